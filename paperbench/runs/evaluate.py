@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from paperbench.catalogue import DATASETS, Net
 from paperbench.data.dataset import ImageDataset, Pixels
 from paperbench.data.imagenet.batches import CentralCrops
-from paperbench.data.imagenet.build import watched
 from paperbench.data.imagenet.draws import Words
 from paperbench.data.imagenet.index import PhotoDataset
 from paperbench.data.imagenet.stream import CropStream
@@ -33,6 +32,7 @@ from paperbench.runs.rerun import evaluate_saved_net, testing_precision
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.specs.mapping import load_mapping
 from paperbench.specs.recipe import Evaluation, Photographs
+from paperbench.streams import watched
 from paperbench.training.device import choose_device
 from paperbench.training.evaluation import EvaluationMetrics, as_memory_allows, evaluate
 from paperbench.training.foreign import Preprocessing, library_net, load_state, read_state

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 import paperbench
 from paperbench.catalogue import resolve
 from paperbench.data.dataset import ImageDataset
-from paperbench.data.imagenet import build
 from paperbench.data.photos import load_photos
 from paperbench.data.sources import load_dataset
 from paperbench.models import ResidualNet
@@ -112,9 +111,9 @@ def test_foreign_net_has_its_librarys_own_logits(
         transform = timm.data.create_transform(**timm.data.resolve_data_config(model=model))
     torch.save(model.state_dict(), tmp_path / "net.pth")
     spy, (expected, labels) = Spy(monkeypatch), own_loop(model, transform)
-    monkeypatch.setattr(build, "_SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr("paperbench.streams.SECONDS_TO_FIRST", 0.0)
     code, out, err = tested(f"{library}:{name}", "--weights", "net.pth", *ON_PHOTOS)
-    assert (code, err) == (0, "testing: 12 of 12 images\n")
+    assert (code, err) == (0, "testing: 12 of 12 images, about 0 seconds left\n")
     assert torch.equal(spy.logits, expected)
     order = expected.argsort(1, descending=True)
     found = [100 * float((order[:, :k] != labels[:, None]).all(1).double().mean()) for k in (1, 5)]
