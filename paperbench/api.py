@@ -517,12 +517,6 @@ class Plan:
         runs = [(run, lacking.get(run.id, 0)) for run in self.runs]
         return estimate(runs, self.device, rates=rates, only_if_long=only_if_long, processes=processes)
 
-    def seconds(self, cost: Cost, cell: str, runs: int, total: int) -> float:
-        """Return how long the missing runs of a cell take: `runs` of `total`, which may be more than are planned."""
-        of_cell = {run.id: cost.whole[run.spec.digest] for run in self.runs if cell in run.cells and run.seed < total}
-        done = sum(of_cell[run.id] - cost.seconds[run.id] for run, _ in self.remaining if run.id in of_cell)
-        return runs * max(of_cell.values()) - done
-
     @neutral()
     def listing(self, cost: Cost | None = None) -> str:
         """List the runs and, if `cost` is given, the time, memory and disk space that the remaining ones take."""

@@ -128,6 +128,12 @@ _SHARED: dict[str, dict[str, Any]] = {
     },
 }
 
+REMOVED = {
+    "--budget": "`paperbench plan TABLE` lists the runs that decide most first; limit the time with `run "
+    "--max-seconds 8h`.",
+}
+"""What to use instead of options and choices of the version before."""
+
 
 def add_shared(parser: argparse.ArgumentParser, *names: str) -> None:
     for name in names:

@@ -115,7 +115,7 @@ def _check_time(plan: Plan, args: argparse.Namespace, processes: int) -> None:
     if cost and plan.device.type == "cpu" and cost.total > DAY:
         raise PaperbenchError(
             f"On this CPU, these runs take {cost} Add --yes to train them anyway, set a limit (such as --max-seconds "
-            f"8h), choose runs that fit into a time (`paperbench plan {args.table} --budget 8h`), or choose a smaller "
+            f"8h), choose fewer cells (`paperbench plan {args.table}` says which decide most), or choose a smaller "
             "profile (see `paperbench list`)."
         )
     if cost:
