@@ -53,7 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="standard deviation between runs, in percentage points (default: that of the runs at hand; without "
         "any, typical of those that the authors print)",
     )
-    add_shared(parser, "--noise")
     parser.add_argument("--long", action="store_true", help="list all cells that need runs")
     add_shared(parser, "--precision", "--device", "--engine", "--stop-at", "--data", "--results", "--tables")
 
@@ -101,7 +100,7 @@ def _outlook(args: argparse.Namespace) -> tuple[Outlook | None, str]:
         return None, ""
     table, results = load_table(args.table, args.tables), args.results if args.results.exists() else None
     try:
-        return table.outlook(results, cells=args.cells or "*", seeds=args.seeds, noise=args.noise, std=args.std), ""
+        return table.outlook(results, cells=args.cells or "*", seeds=args.seeds, std=args.std), ""
     except NotSimulatedError as error:
         return None, str(error)
 
@@ -112,4 +111,4 @@ def _commands(args: argparse.Namespace, outlook: Outlook, first: NextRuns) -> li
     usual = table.seeds_in(table.profiles.named("paper"))
     judge = ["Then compare with the options that you planned with:", command_for("compare", args)]
     args.cells, args.seeds = [first.cells[0]], first.total if first.total != usual else None
-    return [command_for("run", args), *(judge if args.noise != "table" or outlook.planned != usual else ())]
+    return [command_for("run", args), *(judge if outlook.planned != usual else ())]

@@ -18,7 +18,7 @@ from typing import Any, get_args
 import numpy as np
 
 from paperbench.compare.failures import is_failure
-from paperbench.compare.noise import MIN_RUNS, NO_PRIOR, Prior, Rule, prior_from_others, variance_of
+from paperbench.compare.noise import MIN_RUNS, NO_PRIOR, Prior, prior_from_others, variance_of
 from paperbench.runs.external import ExternalResult
 from paperbench.runs.record import DataFacts, Record
 from paperbench.specs.cell import Cell
@@ -153,7 +153,6 @@ class Evidence:
         records: Records of any experiments; only those of this table are used.
         externals: External results; used only in the paper's profile.
         other_tables: Loads the other tables; called only if runs of this table's nets fit none of its cells.
-        noise: Whether cells share their noise.
 
     Attributes:
         left_out: A sentence for each run or result that seems meant for this table but was not used.
@@ -167,9 +166,8 @@ class Evidence:
         records: Iterable[Record],
         externals: Iterable[ExternalResult],
         other_tables: Callable[[], Iterable[Table]],
-        noise: Rule = "table",
     ) -> None:
-        self.table, self.profile_name, self.planned, self._noise = table, profile_name, planned, noise
+        self.table, self.profile_name, self.planned = table, profile_name, planned
         self.profile = table.profiles.named(profile_name)
         self.left_out: list[str] = []
         self._experiments = {(e.cell, e.setting): e for e in _experiments(table, profile_name)}
@@ -213,8 +211,6 @@ class Evidence:
         Args:
             analysis: 1 or 2; see `ANALYSES`.
         """
-        if self._noise == "per-cell":
-            return NO_PRIOR
         key = self.training_key(cell, setting)
         which = (conditions, cell.dataset_in(self.profile), cell.column.metric, analysis)
         if which not in self._variances:

@@ -39,16 +39,14 @@ def _blocks(outlook: Outlook, long: bool) -> Iterator[str]:
 
 
 def _assumptions(outlook: Outlook) -> str:
-    comparison = outlook.comparison
     source = {
         "given": "as given by `--std`",
         "seen": "that of the runs at hand; `--std` sets another",
         "published": "typical of those that the authors print; `--std` sets another",
     }[outlook.source]
-    noise = "each cell's own noise" if comparison.noise == "per-cell" else "noise shared across the table"
     return (
         f"Simulated with a standard deviation of {outlook.std:.2g} points between runs ({source}), and judged with "
-        f"{noise}."
+        "noise shared across the table."
     )
 
 

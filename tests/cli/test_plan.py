@@ -91,16 +91,14 @@ def test_runs_at_hand_count(run: Run, tmp_path: Path, table2: Table) -> None:
 def test_options_reach_the_simulation_and_the_commands(run: Run, tmp_path: Path) -> None:
     (tmp_path / "r").mkdir()
     options = ("--cells", "*/resnet110", "--results", "r")
-    code, out, err = run("plan", "table2", *options, "--seeds", 3, "--std", 0.25, "--noise", "per-cell")
+    code, out, err = run("plan", "table2", *options, "--seeds", 3, "--std", 0.25)
     assert (code, err) == (0, "")
-    assert "0.25 points between runs (as given by `--std`), and judged with each cell's own noise" in " ".join(
-        out.split()
-    )
+    assert "0.25 points between runs (as given by `--std`), and judged" in " ".join(out.split())
     (_, _, _, cell, *others) = command_after(out, "Train the first of these:")
     assert cell.endswith("/resnet110")
     assert others == ["--seeds", "3", "--results", "r"]
     assert command_after(out, "Then compare with the options that you planned with:") == [
-        *("compare", "table2", "--cells", "*/resnet110", "--seeds", "3", "--noise", "per-cell", "--results", "r")
+        *("compare", "table2", "--cells", "*/resnet110", "--seeds", "3", "--results", "r")
     ]
 
 
@@ -168,7 +166,6 @@ def test_full_disk_is_a_warning(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
         ("plan table2 --std 0", "--std: must be a positive number of percentage points, not '0'"),
         ("plan table2 --std abc", "not 'abc'"),
         ("plan table2 --rate preact_resnet200=5", "No run trains a net of the kind of preact_resnet200."),
-        ("plan table2 --noise row", "Unknown --noise 'row'"),
     ],
 )
 def test_mistakes_are_errors(run: Run, arguments: str, message: str) -> None:
