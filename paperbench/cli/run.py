@@ -53,11 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser, *, with_executors: bool = Tru
     )
     parser.add_argument(
         "--incompatible",
-        choices=("refuse", "restart", "continue"),
+        choices=("refuse", "restart"),
         default="refuse",
         help="what to do with a run of another numerics version or major version of torch, or without a readable "
-        "checkpoint: refuse it (default); restart it and set its old files aside; continue it if possible and mark it "
-        "as mixed",
+        "checkpoint: refuse it (default), or restart it and set its old files aside",
     )
     parser.add_argument(
         "--yes",

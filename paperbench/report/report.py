@@ -36,7 +36,7 @@ MEANINGS: dict[Verdict | Standing, str] = {
     "worse": "the interval lies above the tolerance, or the net fails where the paper's does not",
     "better": "the interval lies below the tolerance, or the net does not fail where the paper's does",
     "underpowered": "the runs do not decide: neither that the number holds nor that it does not",
-    "not comparable": "the runs are not the paper's experiment: other images, another profile, or mixed versions",
+    "not comparable": "the runs are not the paper's experiment: other images, or another profile",
     "not run": "no run has ended",
     "supported": "the claim holds among our own runs, at the error level given",
     "contradicted": "the opposite holds among our own runs, at the error level given",

@@ -56,7 +56,6 @@ class RunSession:
         lease: The run's lease, which this process holds.
         record: The run's record, if it exists.
         engine: Name of the engine to train with, or "auto".
-        allow_mixing: Whether to resume from another numerics version or major version of torch.
         recompute: Whether the backward pass recomputes the residual units, to save memory.
         processes: Those that train the run together; this is number 0.
 
@@ -75,7 +74,6 @@ class RunSession:
         record: Record | None,
         *,
         engine: str,
-        allow_mixing: bool,
         limits: Limits,
         observer: Observer,
         recompute: bool = False,
@@ -85,7 +83,7 @@ class RunSession:
         self._limits, self._observer, self._processes = limits, observer, processes
         self._started = time.monotonic()
         warn = partial(observer.warned, run)
-        checkpoint = newest_checkpoint(run, directory, record, allow_mixing=allow_mixing, warn=warn)
+        checkpoint = newest_checkpoint(run, directory, record, warn)
         facts = checkpoint.facts if checkpoint else None
         self._earlier_sessions = merged(facts.sessions) if facts else ()
         self.history = list(facts.history) if facts else []

@@ -66,6 +66,7 @@ def test_data_convert_writes_a_file_that_data_check_reads(run: Run) -> None:
         ("run table2 --precison=bf16", "Unknown option --precison. Did you mean '--precision'?"),
         ("compare table2 --result x", "Unknown option --result. Did you mean '--results'?"),
         ("--hlep", "Did you mean '--help'?"),
+        ("run table2 --incompatible continue", "--incompatible continue has been removed. Resume with the versions"),
         (
             "plan table2 --budget 8h",
             "--budget has been removed. `paperbench plan TABLE` lists the runs that",

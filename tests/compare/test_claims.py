@@ -22,7 +22,6 @@ from tests.compare.judging import (
     compared,
     external,
     interval_text,
-    mixed,
     p_text,
     prior_by_definition,
     record,
@@ -49,12 +48,11 @@ BASIS = f"5 runs per net, {IN_FP32}"
 Errors = Mapping[str, Sequence[float | None]]
 
 
-TF32, MIXED = {"precision": "tf32"}, {"continued_by_other_code": True}
+TF32 = {"precision": "tf32"}
 
 
-def runs_of(table: Table, errors: Errors, continued_by_other_code: bool = False, **how: Any) -> list[Record]:
-    runs = [run for cell, found in errors.items() for run in records(table, cell, found, **how)]
-    return [mixed(run) for run in runs] if continued_by_other_code else runs
+def runs_of(table: Table, errors: Errors, **how: Any) -> list[Record]:
+    return [run for cell, found in errors.items() for run in records(table, cell, found, **how)]
 
 
 def lower(errors: Errors, table: Table = TABLE2, by: float | None = None, **how: Any) -> ClaimVerdict:
@@ -668,12 +666,10 @@ COPIES, BF16_COPIES = {"data": COPY}, {"data": COPY, "precision": "bf16", "numer
     ("runs", "standing", "basis"),
     [
         ([(RIGHT, BF16_COPIES)], "supported", f"{COPY.name}, bf16, numerics 3"),
-        ([(WRONG, MIXED)], "contradicted", "CIFAR-10, fp32, numerics 1 and 2 (mixed)"),
         # the nearest that all cells have in common
         ([({A: LOW}, {}), (RIGHT, BF16_COPIES), (WRONG, TF32)], "contradicted", "CIFAR-10, tf32, numerics 1"),
-        # complete ones before nearer ones that lack runs, mixed ones last
+        # complete ones before nearer ones that lack runs
         ([({A: HIGH, B: LOW[:4]}, {}), (RIGHT, COPIES)], "supported", f"{COPY.name}, fp32, numerics 1"),
-        ([(WRONG, MIXED), (RIGHT, COPIES)], "supported", f"{COPY.name}, fp32, numerics 1"),
     ],
 )
 def test_claim_uses_the_closest_complete_conditions(

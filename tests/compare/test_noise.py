@@ -37,7 +37,6 @@ from tests.compare.judging import (
     expectation,
     external,
     in_cell,
-    mixed,
     prior_by_definition,
     records,
     with_expected,
@@ -287,7 +286,7 @@ def test_prior_does_not_cross_conditions(how: dict[str, Any]) -> None:
 
 def test_prior_does_not_cross_versions() -> None:
     errors = errors_of_table()
-    runs = [mixed(run) for run in runs_of({cell: errors[cell] for cell in OTHERS})]
+    runs = runs_of({cell: errors[cell] for cell in OTHERS}, numerics=2)
     assert prior_of(CELL, [*runs, *runs_of({CELL: errors[CELL]})]).degrees == 0
 
 
