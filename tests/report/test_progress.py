@@ -168,7 +168,7 @@ def test_closed_terminal_does_not_end_a_training(run: PlannedRun) -> None:
         (40, {"iteration": 40}, "paused at iteration 40 of 80 as requested; a later --stop-at, or none, resumes it"),
         (80, {"iteration": 40}, "paused at iteration 40 of 80; the same command resumes it"),
         (80, {"iteration": 80}, "stopped after iteration 80, before its final test; the same command runs the test"),
-        (80, {"status": "diverged", "divergence": Divergence(9, 0.1, None, None)}, "diverged: "),
+        (80, {"status": "diverged", "divergence": Divergence(9, 0.1)}, "diverged: "),
     ],
 )
 def test_run_without_result_is_reported(run: PlannedRun, goal: int, ending: dict[str, object], message: str) -> None:
