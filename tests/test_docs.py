@@ -176,7 +176,7 @@ def test_commands_in_running_text_exist_with_their_options() -> None:
             assert set(re.findall(r"--[a-z-]+", rest)) <= set(known), (document.name, name, rest)
 
 
-@pytest.mark.parametrize("command", [c for c in ALL_COMMANDS if c[0] in QUICK and "--memory" not in c], ids=" ".join)
+@pytest.mark.parametrize("command", [c for c in ALL_COMMANDS if c[0] in QUICK], ids=" ".join)
 def test_quick_commands_run(command: tuple[str, ...], working_directory: Path) -> None:
     expected = 1 if "--require" in command else 0  # nothing is reproduced in empty results
     assert main(command) == expected

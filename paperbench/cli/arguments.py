@@ -126,6 +126,7 @@ REMOVED = {
     "--budget": "`paperbench plan TABLE` lists the runs that decide most first; limit the time with `run "
     "--max-seconds 8h`.",
     "--incompatible continue": "Resume with the versions that began the run, or restart it: `--incompatible restart`.",
+    "--memory": "`paperbench plan TABLE` and `paperbench doctor` say what a training step needs.",
     "--noise": "Cells share their noise. To judge one by its own, compare a results directory that holds only its "
     "runs.",
 }
