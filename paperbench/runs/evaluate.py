@@ -23,7 +23,7 @@ from paperbench.data.imagenet.index import PhotoDataset
 from paperbench.data.imagenet.stream import CropStream
 from paperbench.data.loader import Batch
 from paperbench.data.sources import data_directory, find_dataset, load_dataset
-from paperbench.errors import PaperbenchError, listing, summarize_error
+from paperbench.errors import PaperbenchError, listing, nearest, summarize_error
 from paperbench.models import ResidualNet
 from paperbench.models.weights_file import net_of
 from paperbench.processors import processors
@@ -31,11 +31,10 @@ from paperbench.runs.planning import net_and_recipe
 from paperbench.runs.rerun import evaluate_saved_net, testing_precision
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.specs.experiment import NetReference
-from paperbench.specs.mapping import load_mapping
 from paperbench.specs.recipe import Evaluation, Photographs
 from paperbench.training.device import choose_device
 from paperbench.training.evaluation import EvaluationMetrics, as_memory_allows, evaluate
-from paperbench.training.foreign import Preprocessing, library_net, load_state, read_state
+from paperbench.training.foreign import IMPLEMENTATIONS, Preprocessing, library_net, load_state, read_state
 from paperbench.training.memory import is_out_of_memory
 from paperbench.training.precision import choose_precision, set_arithmetic
 
@@ -85,7 +84,7 @@ def prepare(
             `weights` and `mapping`; or "timm:NAME" or "torchvision:NAME", with `weights` or `pretrained`.
         weights: A file with the weights of a named net.
         pretrained: Whether timm or torchvision downloads the weights.
-        mapping: What turns weights of another implementation into those of a net of ours; see `load_mapping`.
+        mapping: The implementation that the weights are from, if not ours: one of `foreign.IMPLEMENTATIONS`.
         dataset: A key of `DATASETS`; by default that of the run, the file or the mapping, or ImageNet.
         data: Data directory; by default $PAPERBENCH_DATA, else ./data.
         precision: By default the run's, and for other nets as in `choose_precision`.
@@ -172,17 +171,23 @@ def _ours(
         net: Its name, or a file that paperbench wrote, whose metadata say what it is and expects.
         weights, mapping: With a name: the weights of another implementation.
     """
-    file, declared = weights or Path(net), load_mapping(mapping) if mapping else None
+    if mapping and mapping not in IMPLEMENTATIONS:
+        raise PaperbenchError(
+            f"Unknown mapping {mapping!r}. {nearest(mapping, IMPLEMENTATIONS)} For another implementation, save a file "
+            "that says which net and which input it has: see docs/nets.md."
+        )
+    file, declared = weights or Path(net), IMPLEMENTATIONS[mapping] if mapping else None
     tensors, metadata, entry = read_state(file)
     side = crop.crop if crop else 0
     if declared:
         built, reference = resolve(net, **declared.arguments), NetReference(net, declared.arguments)
+        if declared.pads_both_sides and (built.shortcut, built.shortcut_option) != ("identity", "A"):
+            raise PaperbenchError(f"Mapping {mapping} is for nets whose shortcuts are padded with zeros.")
         key = dataset or net.partition(".")[2] or next(iter(declared.inputs), "")
         if key not in declared.inputs:
             known = listing([*declared.inputs])
             raise PaperbenchError(f"Mapping {mapping} has no input for {key!r}. Choose with --dataset: {known}.")
-        values = declared.inputs[key]
-        how = Preprocessing.of_channels(values.mean, values.std, "", side, None, crop)
+        how = Preprocessing.of_channels(*declared.inputs[key], "", side, None, crop)
     else:
         try:
             mean, std = (torch.tensor(json.loads(metadata[part]), dtype=torch.float32) for part in ("mean", "std"))
@@ -198,8 +203,8 @@ def _ours(
             raise PaperbenchError(f"{file} was trained on {metadata.get('data')!r}. Name a data set with --dataset.")
     images = _load(key, where, crop, has_crop=False)
     model = ResidualNet(replace(built, num_classes=DATASETS[key].num_classes))
-    load_state(model, tensors, file, declared)
-    by = f" by mapping {declared.mapping}" if declared else ""
+    load_state(model, tensors, file, mapping)
+    by = f" by mapping {mapping}" if mapping else ""
     return f"{reference}, {file.name}{entry}{by}", images, model, how
 
 
