@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mapping",
         metavar="M",
-        help="the implementation that the weights are from, if not ours: akamaster, bearpaw_resnet or chenyaofo (CIFAR)",
+        help="the implementation that the weights are from: akamaster, bearpaw_resnet or chenyaofo (CIFAR)",
     )
     parser.add_argument(
         "--dataset",
