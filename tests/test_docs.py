@@ -36,7 +36,8 @@ from paperbench.training.precision import PRECISIONS
 from tests.conftest import ROOT
 
 PAGES = sorted(ROOT.glob("docs/*.md"))
-DOCUMENTS = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")] + PAGES
+TOP_LEVEL = ("README", "ARCHITECTURE", "CHANGELOG", "CONTRIBUTING", "SECURITY")
+DOCUMENTS = [ROOT / f"{name}.md" for name in TOP_LEVEL] + PAGES
 EXAMPLE = ROOT / "examples" / "own_table"
 PLACEHOLDERS = {
     "TABLE": "table2",
