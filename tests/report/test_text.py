@@ -147,7 +147,7 @@ def test_failing_nets_are_counted(failing: Comparison) -> None:
     assert "worse" in row(text, "1x1 conv shortcut")[-1]
     assert "(gate_bias=-3)" in text
     assert in_cell(failing, "conv_shortcut/resnet110").reason in text
-    where = "not finite from iteration 5 on, at learning rate 0.1; first in the output of stages.0.1"
+    where = "not finite at iteration 5, at learning rate 0.1; first in the output of stages.0.1"
     assert where in flat(text)
 
 
