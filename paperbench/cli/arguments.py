@@ -109,12 +109,6 @@ _SHARED: dict[str, dict[str, Any]] = {
         "metavar": "DIR",
         "help": "directory with the data sets (default: $PAPERBENCH_DATA, else ./data)",
     },
-    "--noise": {
-        "default": "table",
-        "choices": ("table", "per-cell"),
-        "help": "table (default): cells share what they say about the noise between runs; per-cell: each cell has its "
-        "own, and its median is compared",
-    },
     "--results": {
         "type": Path,
         "default": DEFAULT_RESULTS,
@@ -127,6 +121,16 @@ _SHARED: dict[str, dict[str, Any]] = {
         "help": "directory with your own experiments/ and expected/ (default: those of paperbench)",
     },
 }
+
+REMOVED = {
+    "--budget": "`paperbench plan TABLE` lists the runs that decide most first; limit the time with `run "
+    "--max-seconds 8h`.",
+    "--incompatible continue": "Resume with the versions that began the run, or restart it: `--incompatible restart`.",
+    "--memory": "`paperbench plan TABLE` and `paperbench doctor` say what a training step needs.",
+    "--noise": "Cells share their noise. To judge one by its own, compare a results directory that holds only its "
+    "runs.",
+}
+"""What to use instead of options and choices of the version before."""
 
 
 def add_shared(parser: argparse.ArgumentParser, *names: str) -> None:
@@ -201,8 +205,8 @@ def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
 def command_for(name: str, args: argparse.Namespace) -> str:
     """Return another command for the table, with the options that were given."""
     parts = ["paperbench", name, args.table]
-    further = {"run": ("--precision", "--device", "--engine", "--stop-at", "--data"), "compare": ("--noise",)}
-    for option in ("--cells", "--profile", "--seeds", *further.get(name, ()), "--results", "--tables"):
+    of_run = ("--precision", "--device", "--engine", "--stop-at", "--data") if name == "run" else ()
+    for option in ("--cells", "--profile", "--seeds", *of_run, "--results", "--tables"):
         value = getattr(args, option[2:].replace("-", "_"), None)
         if value and value != _SHARED.get(option, {}).get("default"):
             parts += [option, *map(str, value if isinstance(value, list) else [value])]

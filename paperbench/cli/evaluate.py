@@ -43,8 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mapping",
         metavar="M",
-        help="what turns a state dict of another implementation into one of ours: akamaster, bearpaw_resnet or "
-        "chenyaofo (CIFAR), or a YAML file of your own like those",
+        help="the implementation that the weights are from: akamaster, bearpaw_resnet or chenyaofo (CIFAR)",
     )
     parser.add_argument(
         "--dataset",

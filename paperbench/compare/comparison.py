@@ -10,7 +10,6 @@ from typing import Literal
 from paperbench.compare.claims import ClaimVerdict, TrainingMean, assess_claim
 from paperbench.compare.deviations import Deviation, find_deviations
 from paperbench.compare.evidence import Evidence
-from paperbench.compare.noise import Rule
 from paperbench.compare.responses import ReadAnalyses, Responses
 from paperbench.compare.statistics import FIRST_ALPHA, holm
 from paperbench.compare.verdicts import CellComparison, assess_cell
@@ -28,7 +27,6 @@ class Comparison:
 
     Attributes:
         planned: Planned runs per cell.
-        noise: Whether cells shared their noise.
         claims_left_out: Number of claims about cells that were not selected.
         left_out: A sentence for each run, result or analysis that seems meant for the table but was not used.
     """
@@ -36,7 +34,6 @@ class Comparison:
     table: Table
     profile: str
     planned: int
-    noise: Rule
     cells: tuple[CellComparison, ...]
     claims: tuple[ClaimVerdict, ...]
     claims_left_out: int
@@ -83,7 +80,6 @@ def compare(
     analyses: ReadAnalyses = lambda: ((), ()),
     seeds: int | None = None,
     other_tables: Callable[[], Iterable[Table]] = tuple,
-    noise: Rule = "table",
 ) -> Comparison:
     """Compare runs and external results with the published numbers and claims.
 
@@ -94,11 +90,10 @@ def compare(
         analyses: Reads analyses of any nets; called only if a claim is about what they measure.
         seeds: Planned runs per cell. Default: the profile's or the table's.
         other_tables: Loads the other tables; called only if runs of this table's nets fit none of its cells.
-        noise: Whether verdicts and claims use the noise of the whole table, or each cell its own.
     """
     profile = table.profiles.named(profile_name)
     planned = seeds or table.seeds_in(profile)
-    evidence = Evidence(table, profile_name, planned, records, externals, other_tables, noise)
+    evidence = Evidence(table, profile_name, planned, records, externals, other_tables)
     compared = tuple(assess_cell(cell, evidence) for cell in cells)
     chosen = {cell.id for cell in cells}
     in_table = {cell.id for cell in table.all_cells}
@@ -112,7 +107,6 @@ def compare(
         table,
         profile_name,
         planned,
-        noise,
         compared,
         claims,
         len(table.expected.claims) - len(claims),

@@ -83,8 +83,6 @@ def _of_record(record: Record, data: DataFacts, recipe: Recipe, printed: Recipe,
         yield "batch-norm statistics in training", f"over {authors.images_per_gpu} images", f"over {group}"
     if authors.weight_decay_on and (recipe.weight_decay_on or "all") != authors.weight_decay_on:
         yield "weight decay on", authors.weight_decay_on, recipe.weight_decay_on or "all"
-    if record.is_mixed:
-        yield "versions", "", "runs that mix numerics or torch versions"
 
 
 _UNSPECIFIED_IN_NETS = {

@@ -1,8 +1,7 @@
 """The runs of each net of a table, grouped by what may be pooled, and the runs that were not used.
 
 A run belongs to a net if it trained that net with the cell's recipe in the given profile. Runs are pooled only if they
-share pixels, precision and numerics version. Runs that mix versions are a group of their own, and so are the external
-results of each source.
+share pixels, precision and numerics version. The external results of each source are a group of their own.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any, get_args
 import numpy as np
 
 from paperbench.compare.failures import is_failure
-from paperbench.compare.noise import MIN_RUNS, NO_PRIOR, Prior, Rule, prior_from_others, variance_of
+from paperbench.compare.noise import MIN_RUNS, NO_PRIOR, Prior, prior_from_others, variance_of
 from paperbench.runs.external import ExternalResult
 from paperbench.runs.record import DataFacts, Record
 from paperbench.specs.cell import Cell
@@ -55,22 +54,21 @@ class Conditions:
 
     Attributes:
         data, precision, numerics: Unknown (None or empty) for external results.
-        is_mixed: Whether the runs mix numerics or torch versions.
+        is_mixed: False; the version before compared runs of several versions and marked them here.
         source: Source of external results, or None for our runs.
     """
 
     data: DataFacts | None
     precision: Precision | None
     numerics: tuple[int, ...]
-    is_mixed: bool
+    is_mixed: bool = False
     source: str | None = None
 
     def __str__(self) -> str:
         if self.data is None:
             return f"external: {self.source}"
-        numerics = " and ".join(map(str, self.numerics)) + (" (mixed)" if self.is_mixed else "")
         name = f"{self.data.name} (images unverified)" if self.is_unverified else self.data.name
-        return f"{name}, {self.precision}, numerics {numerics}"
+        return f"{name}, {self.precision}, numerics {self.numerics[0]}"
 
     @property
     def is_unverified(self) -> bool:
@@ -78,12 +76,12 @@ class Conditions:
         return self.data is not None and self.data.unverified
 
     @property
-    def distance(self) -> tuple[tuple[bool, bool, bool, bool], tuple[int, int]]:
-        """Sort key of the distance to the paper: mixed, external, pixels; then lower precision, older code."""
+    def distance(self) -> tuple[tuple[bool, bool, bool], tuple[int, int]]:
+        """Sort key of the distance to the paper: external, pixels; then lower precision, older code."""
         has_other_pixels = self.data is not None and not self.data.is_comparable
         rank = _PRECISIONS.index(self.precision) if self.precision else len(_PRECISIONS)
         newest = self.numerics[-1] if self.numerics else 0
-        return (self.is_mixed, self.source is not None, has_other_pixels, self.is_unverified), (rank, -newest)
+        return (self.source is not None, has_other_pixels, self.is_unverified), (rank, -newest)
 
 
 @dataclass(frozen=True)
@@ -153,7 +151,6 @@ class Evidence:
         records: Records of any experiments; only those of this table are used.
         externals: External results; used only in the paper's profile.
         other_tables: Loads the other tables; called only if runs of this table's nets fit none of its cells.
-        noise: Whether cells share their noise.
 
     Attributes:
         left_out: A sentence for each run or result that seems meant for this table but was not used.
@@ -167,24 +164,32 @@ class Evidence:
         records: Iterable[Record],
         externals: Iterable[ExternalResult],
         other_tables: Callable[[], Iterable[Table]],
-        noise: Rule = "table",
     ) -> None:
-        self.table, self.profile_name, self.planned, self._noise = table, profile_name, planned, noise
+        self.table, self.profile_name, self.planned = table, profile_name, planned
         self.profile = table.profiles.named(profile_name)
         self.left_out: list[str] = []
         self._experiments = {(e.cell, e.setting): e for e in _experiments(table, profile_name)}
+        known = {experiment.key for experiment in self._experiments.values()}
         self._variances: dict[tuple[Conditions, str, str, int], dict[str, tuple[float, int]]] = {}
         self._facts: dict[str, DataFacts] = {}  # pixels verified for one run are verified for all
         self._ours: dict[str, list[Record]] = defaultdict(list)
         for record in self._without_duplicates(records):
             if record.data.canonical or record.data.fingerprint not in self._facts:
                 self._facts[record.data.fingerprint] = record.data
-            if record.spec.profile == profile_name:
-                self._ours[canonical_json(_trained_as(record))].append(record)
+            if record.spec.profile != profile_name:
+                continue
+            key = canonical_json(_trained_as(record))
+            if not record.is_mixed:
+                self._ours[key].append(record)
+            elif key in known:
+                self.left_out.append(
+                    f"run {record.run} (seed {record.seed} of {record.net}) mixes versions of the numerics or torch. "
+                    "Train it anew: `paperbench run --incompatible restart`."
+                )
         self._external: dict[str, list[ExternalResult]] = defaultdict(list)
         for result in externals if profile_name == "paper" else ():
             self._external[result.experiment].append(result)
-        self._explain_unused_records(other_tables)
+        self._explain_unused_records(known, other_tables)
         self._explain_unused_externals()
 
     def groups(self, cell: Cell, setting: Setting) -> list[Group]:
@@ -194,12 +199,12 @@ class Evidence:
         evaluation = self.table.evaluation_in(self.profile, cell)
         for record in self._ours.get(experiment.key, ()) if experiment else ():
             data = self._facts[record.data.fingerprint]
-            conditions = Conditions(data, record.spec.precision, record.numerics, record.is_mixed)
+            conditions = Conditions(data, record.spec.precision, record.numerics)
             pooled[conditions].append(Run(record.seed, record.error(cell.column.metric, evaluation), record))
         if self._external:
             for result in self._external.get(self.table.experiment_digest(cell, setting), ()):
                 error = math.inf if result.error is None else result.error
-                pooled[Conditions(None, None, (), False, result.source)].append(Run(result.seed, error, None))
+                pooled[Conditions(None, None, (), source=result.source)].append(Run(result.seed, error, None))
         groups = [Group(tuple(sorted(runs, key=lambda r: r.seed)), c) for c, runs in pooled.items()]
         return sorted(groups, key=lambda g: g.distance(self.planned))
 
@@ -213,8 +218,6 @@ class Evidence:
         Args:
             analysis: 1 or 2; see `ANALYSES`.
         """
-        if self._noise == "per-cell":
-            return NO_PRIOR
         key = self.training_key(cell, setting)
         which = (conditions, cell.dataset_in(self.profile), cell.column.metric, analysis)
         if which not in self._variances:
@@ -261,9 +264,8 @@ class Evidence:
                     "contents. Delete the wrong ones."
                 )
 
-    def _explain_unused_records(self, other_tables: Callable[[], Iterable[Table]]) -> None:
+    def _explain_unused_records(self, known: set[str], other_tables: Callable[[], Iterable[Table]]) -> None:
         """Report runs of this table's nets that match no current experiment."""
-        known = {experiment.key for experiment in self._experiments.values()}
         odd = {key: self._of_same_net(records[0]) for key, records in self._ours.items() if key not in known}
         if not any(odd.values()):
             return

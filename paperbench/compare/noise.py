@@ -27,9 +27,6 @@ from scipy.special import digamma, polygamma  # type: ignore[import-untyped]  # 
 Value = Any
 """A float, or an array with an element for each simulated table."""
 
-Rule = Literal["table", "per-cell"]
-"""Whether verdicts and claims use the noise of the whole table, or each cell its own."""
-
 MIN_RUNS = 3
 """Minimum number of runs of a cell that contributes its noise or borrows that of others."""
 

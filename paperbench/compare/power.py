@@ -19,7 +19,7 @@ from paperbench.compare.claims import decide_claim, p_values, parts
 from paperbench.compare.comparison import Comparison
 from paperbench.compare.evidence import errors_of
 from paperbench.compare.failures import is_failure
-from paperbench.compare.noise import MIN_RUNS, NO_PRIOR, Prior, Rule, estimate_noise, prior_from_others
+from paperbench.compare.noise import MIN_RUNS, NO_PRIOR, Prior, estimate_noise, prior_from_others
 from paperbench.compare.statistics import ANALYSES, difference_interval, median_variance, outcomes
 from paperbench.compare.verdicts import CellComparison
 from paperbench.errors import PaperbenchError
@@ -69,7 +69,7 @@ class Target:
         return cls(cell.tolerance, *published, cell.dataset, cell.column.metric)
 
 
-def priors_of(samples: Sequence[Floats], targets: Sequence[Target], rule: Rule) -> list[Prior]:
+def priors_of(samples: Sequence[Floats], targets: Sequence[Target]) -> list[Prior]:
     """Return the prior of each cell.
 
     Args:
@@ -77,7 +77,7 @@ def priors_of(samples: Sequence[Floats], targets: Sequence[Target], rule: Rule) 
     """
     found = [NO_PRIOR] * len(samples)
     kinds = [(target.dataset, target.metric) for target in targets]
-    for kind in set(kinds) if rule == "table" else ():
+    for kind in set(kinds):
         cells = [i for i, sample in enumerate(samples) if kinds[i] == kind and sample.shape[-1] >= MIN_RUNS]
         if cells:
             variances = np.stack([_variance(samples[i], targets[i]) for i in cells], axis=-1)
@@ -113,7 +113,7 @@ def analyse(sample: Floats, published: Floats | float, target: Target, prior: Pr
     return found
 
 
-def verdicts(samples: Sequence[Floats], published: Sequence[Floats], targets: Sequence[Target], rule: Rule) -> Flags:
+def verdicts(samples: Sequence[Floats], published: Sequence[Floats], targets: Sequence[Target]) -> Flags:
     """Return whether each cell is reproduced, worse and better, of shape (2, 3, cells, tables).
 
     The first axis is over the analyses: after the first one, and after both.
@@ -125,7 +125,7 @@ def verdicts(samples: Sequence[Floats], published: Sequence[Floats], targets: Se
     found: list[Flags] = []
     for number, level in ANALYSES:
         runs = [sample[:, : sample.shape[-1] * number // ANALYSES[-1][0]] for sample in samples]
-        priors = priors_of(runs, targets, rule)
+        priors = priors_of(runs, targets)
         cells = [analyse(*one, level) for one in zip(runs, published, targets, priors, strict=True)]
         flags = np.stack(cells, axis=1)
         found.append(flags if not found else found[0] | flags & ~found[0].any(axis=0))
@@ -297,7 +297,7 @@ class _Simulation:
         """Return how often each verdict is given, of shape (2, 3, cells)."""
         samples = [self._runs(2 * self._planned) + shift for shift in shifts]
         published = [np.median(self._runs(target.published_runs), axis=-1) for target in self._targets]
-        rates: Floats = verdicts(samples, published, self._targets, self.comparison.noise).mean(axis=-1)
+        rates: Floats = verdicts(samples, published, self._targets).mean(axis=-1)
         return rates
 
     def claims(self) -> Iterator[ClaimOutlook]:
@@ -315,7 +315,7 @@ class _Simulation:
     def _decide(self, samples: Sequence[Floats], level: float) -> dict[str, tuple[Flags, Flags]]:
         """Return whether each claim is supported and contradicted, each of shape (tables,)."""
         by_cell = dict(zip(self._compared, samples, strict=True))
-        priors = dict(zip(self._compared, priors_of(samples, self._targets, self.comparison.noise), strict=True))
+        priors = dict(zip(self._compared, priors_of(samples, self._targets), strict=True))
         found = {}
         for claim in self._claims:
             constants = {cell: number for cell, number in self._constants.items() if cell in claim.all_cells}
@@ -338,7 +338,7 @@ class _Simulation:
         for analysis, level in ANALYSES:
             missing = {cell: analysis * planned - len(_counted(c, analysis * planned)) for cell, c in compared.items()}
             samples = [s[:, : min(analysis, n) * planned] for s, n in zip(continued, number.values(), strict=True)]
-            priors = priors_of(samples, self._targets, self.comparison.noise)
+            priors = priors_of(samples, self._targets)
             for (cell, c), sample, target, prior in zip(compared.items(), samples, self._targets, priors, strict=True):
                 if number[cell] == analysis and missing[cell] and c.verdict in ("not run", "underpowered"):
                     flags = analyse(sample, c.cell.number or 0.0, target, prior, level)

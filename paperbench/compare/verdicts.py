@@ -212,8 +212,6 @@ def _obstacle(cell: Cell, group: Group, profile: str) -> str:
         return "no number is published"
     if profile != "paper":
         return f"profile {profile} is not the paper's experiment"
-    if group.conditions.is_mixed:
-        return "its runs mix numerics or torch versions"
     if group.conditions.data is not None and not group.conditions.data.is_comparable:
         return f"{group.conditions.data.name} does not have the paper's pixels"
     return ""

@@ -21,7 +21,6 @@ from paperbench.compare.comparison import Comparison
 from paperbench.compare.deviations import Deviation
 from paperbench.compare.evidence import Conditions, Group, Run
 from paperbench.compare.failures import FailureCount, count_failures
-from paperbench.compare.noise import Rule
 from paperbench.compare.verdicts import CellComparison, NetComparison, Verdict
 from paperbench.errors import count, one_line, shorten
 from paperbench.runs.record import Status
@@ -228,8 +227,8 @@ class ComparisonDocument:
         schema: Version of this format.
         paperbench: Version of paperbench that judged the table.
         planned: Runs per cell, fixed beforehand.
-        noise: Whether cells share what they say about the noise between runs (table), or each has its own (per-cell).
-            Under "table", too, a cell without enough others has its own: see `rests_on` of its noise.
+        noise: Whether cells share what they say about the noise between runs (table), or each has its own (per-cell,
+            as the version before could). A cell without enough others has its own: see `rests_on` of its noise.
         footnotes: The paper's footnotes, by mark.
         claims: The paper's claims about several cells, judged by our runs alone.
         deviations: Deviations of our runs from the paper; `paper` is empty where the paper is silent.
@@ -243,7 +242,7 @@ class ComparisonDocument:
     source: Source
     profile: str
     planned: int
-    noise: Rule
+    noise: Literal["table", "per-cell"]
     footnotes: Mapping[str, str]
     summary: Summary
     cells: tuple[CellFacts, ...]
@@ -282,6 +281,7 @@ def document(comparison: Comparison, complaints: Sequence[str] = ()) -> Comparis
         table=table.id,
         title=table.experiment.title,
         source=table.source,
+        noise="table",
         footnotes=table.expected.footnotes,
         summary=Summary(
             verdicts={verdict: verdicts[verdict] for verdict in get_args(Verdict)},

@@ -3,8 +3,7 @@
 One suite has a test case for each cell, another one for each claim. A cell fails if it makes the exit status 1: if it
 is worse or better after Holm's correction or, with `--require reproduced`, if it is not reproduced although it should
 be. A cell or claim that cannot be judged yet is skipped, with the reason. A claim fails if it is contradicted in the
-paper's profile, which does not change the exit status. Properties of the suites say whether noise is that of the table
-or per cell; those of the suite of cells list our deviations.
+paper's profile, which does not change the exit status. Properties of the suite of cells list our deviations.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ def render(report: Report, requirement: Requirement = "no difference") -> str:
     name = f"paperbench.{report.comparison.table.id}.{profile}"
     root = ElementTree.Element("testsuites", name=name)
     cells, claims = (_add(root, "testsuite", name=f"{name} {what}") for what in ("cells", "claims"))
-    version, noise = ("paperbench", __version__), ("noise", report.comparison.noise)
+    version = ("paperbench", __version__)
     deviations = [("deviation", text) for text in report.deviations]
-    _add_properties(cells, [version, noise, *deviations, *(("choice", text) for text in report.choices)])
-    _add_properties(claims, [version, noise])
+    _add_properties(cells, [version, *deviations, *(("choice", text) for text in report.choices)])
+    _add_properties(claims, [version])
     for cell in report.cells:
         _add_cell(_add(cells, "testcase", classname=name, name=cell.compared.cell.id), cell, requirement)
     for claim in report.comparison.claims:

@@ -36,7 +36,7 @@ MEANINGS: dict[Verdict | Standing, str] = {
     "worse": "the interval lies above the tolerance, or the net fails where the paper's does not",
     "better": "the interval lies below the tolerance, or the net does not fail where the paper's does",
     "underpowered": "the runs do not decide: neither that the number holds nor that it does not",
-    "not comparable": "the runs are not the paper's experiment: other images, another profile, or mixed versions",
+    "not comparable": "the runs are not the paper's experiment: other images, or another profile",
     "not run": "no run has ended",
     "supported": "the claim holds among our own runs, at the error level given",
     "contradicted": "the opposite holds among our own runs, at the error level given",
@@ -312,8 +312,6 @@ class Report:
         or_n = ", or of n where given" if any("n=" in cell.ours for cell in self.cells) else ""
         if any(net.ours for net in self.nets):
             yield f"ours: {median}test error (%) of {count(comparison.planned, 'run')}{or_n}{minus}{farthest}."
-        if comparison.noise == "per-cell":
-            yield "By --noise per-cell, each cell uses its own noise; the default shares it across the table."
         if not self.has_verdicts:
             what = comparison.table.profiles.named(comparison.profile).title
             yield f"Not comparable with the paper: profile {comparison.profile} is not its experiment ({what})."
@@ -414,8 +412,7 @@ class Report:
         """The noise that the tests of the cells used."""
         alone, tested = self._tested_alone, self.comparison.tested
         if len(alone) == len(tested):
-            too_few = "" if self.comparison.noise == "per-cell" else ", as there are too few to share it"
-            return f"Noise between runs: each cell's own{too_few}."
+            return "Noise between runs: each cell's own, as there are too few to share it."
         own = f"; own noise: {', '.join(alone)}" if alone else ""
         has_runs = {c.cell.id for c in self.comparison.cells if c.assessment.analysis or not c.must_reproduce}
         is_partial = not {cell.id for cell in self.comparison.table.cells()} <= has_runs

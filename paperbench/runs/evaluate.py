@@ -22,7 +22,7 @@ from paperbench.data.imagenet.index import PhotoDataset
 from paperbench.data.imagenet.stream import CropStream
 from paperbench.data.loader import Batch
 from paperbench.data.sources import data_directory, load_dataset
-from paperbench.errors import PaperbenchError, listing, summarize_error
+from paperbench.errors import PaperbenchError, listing, nearest, summarize_error
 from paperbench.models import ResidualNet
 from paperbench.processors import processors
 from paperbench.runs.named import Images, find_run, images_of, read_net, resolve_net
@@ -30,12 +30,11 @@ from paperbench.runs.planning import net_and_recipe
 from paperbench.runs.record import Record
 from paperbench.runs.rerun import evaluate_saved_net, testing_precision
 from paperbench.runs.store import RunDirectory, Store
-from paperbench.specs.mapping import load_mapping
 from paperbench.specs.recipe import Evaluation, Photographs
 from paperbench.streams import watched
 from paperbench.training.device import choose_device
 from paperbench.training.evaluation import EvaluationMetrics, as_memory_allows, evaluate
-from paperbench.training.foreign import Preprocessing, library_net, load_state, read_state
+from paperbench.training.foreign import IMPLEMENTATIONS, Preprocessing, library_net, load_state, read_state
 from paperbench.training.memory import is_out_of_memory
 from paperbench.training.precision import choose_precision, set_arithmetic
 
@@ -88,7 +87,7 @@ def prepare(
             `weights` and `mapping`; or "timm:NAME" or "torchvision:NAME", with `weights` or `pretrained`.
         weights: A file with the weights of a named net.
         pretrained: Whether timm or torchvision downloads the weights.
-        mapping: What turns weights of another implementation into those of a net of ours; see `load_mapping`.
+        mapping: The implementation that the weights are from, if not ours: one of `foreign.IMPLEMENTATIONS`.
         dataset: A key of `DATASETS`; by default that of the run, the file or the mapping, or ImageNet.
         data: Data directory; by default $PAPERBENCH_DATA, else ./data.
         precision: By default the run's, and for other nets as in `choose_precision`.
@@ -154,7 +153,12 @@ def _ours(
     net: str, weights: Path | None, mapping: str | None, dataset: str | None, where: Path, crop: Evaluation | None
 ) -> tuple[str, Images, ResidualNet, Preprocessing]:
     """Return a net's name, images, model and preprocessing: of a file of paperbench, or of `net` and a mapped file."""
-    file, declared, side = weights or Path(net), load_mapping(mapping) if mapping else None, crop.crop if crop else 0
+    if mapping and mapping not in IMPLEMENTATIONS:
+        raise PaperbenchError(
+            f"Unknown mapping {mapping!r}. {nearest(mapping, IMPLEMENTATIONS)} For another implementation, save a file "
+            "that says which net and which input it has: see docs/nets.md."
+        )
+    file, declared, side = weights or Path(net), IMPLEMENTATIONS[mapping] if mapping else None, crop.crop if crop else 0
     if declared:
         key = dataset or net.partition(".")[2] or next(iter(declared.inputs), "")
         if key not in declared.inputs:
@@ -162,8 +166,9 @@ def _ours(
             raise PaperbenchError(f"Mapping {mapping} has no input for {key!r}. Choose with --dataset: {known}.")
         tensors, _, entry = read_state(file)
         named = replace(resolve_net(net, declared.arguments, where, key), tensors=tensors, entry=entry)
-        values = declared.inputs[key]
-        how = Preprocessing.of_channels(values.mean, values.std, "", side, None, crop)
+        if declared.pads_both_sides and (named.net.shortcut, named.net.shortcut_option) != ("identity", "A"):
+            raise PaperbenchError(f"Mapping {mapping} is for nets whose shortcuts are padded with zeros.")
+        how = Preprocessing.of_channels(*declared.inputs[key], "", side, None, crop)
     else:
         named = read_net(file, where, dataset)
         try:
@@ -175,8 +180,8 @@ def _ours(
         how = Preprocessing(mean, std, "mean and std of its training", side, None, crop)
     _check_crop(named.dataset, crop, has_crop=False)
     model = ResidualNet(named.net)
-    load_state(model, named.tensors, file, declared)
-    by = f" by mapping {declared.mapping}" if declared else ""
+    load_state(model, named.tensors, file, mapping)
+    by = f" by mapping {mapping}" if mapping else ""
     return f"{named.reference}, {file.name}{named.entry}{by}", named.dataset, model, how
 
 

@@ -24,7 +24,7 @@ from paperbench.training.memory import is_out_of_memory, memory_free, memory_nee
 from paperbench.training.processes import ALONE, Processes
 from paperbench.training.trainer import NUMERICS_VERSION
 
-Incompatible = Literal["refuse", "restart", "continue"]
+Incompatible = Literal["refuse", "restart"]
 """What to do with a run that other versions began, or that has no readable checkpoint."""
 
 
@@ -252,7 +252,6 @@ class Worker:
             lease,
             self._device,
             engine=self._engine,
-            allow_mixing=self._incompatible == "continue",
             limits=self._limits,
             observer=self._observer,
             recompute=recompute,

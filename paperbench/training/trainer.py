@@ -223,11 +223,6 @@ class Trainer:
         """Return training loss and error since the last reset. Waits for the device."""
         return self._metrics.compute()
 
-    @property
-    def has_training_metrics(self) -> bool:
-        """Whether a step was done since the last reset."""
-        return not self._metrics.is_empty
-
     def reset_training_metrics(self) -> None:
         """Start a new mean of training loss and error."""
         self._metrics.reset()

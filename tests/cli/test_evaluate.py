@@ -17,6 +17,7 @@ import torch.nn.functional as F
 import torchvision
 import torchvision.transforms.functional as TF
 from PIL import Image
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import paperbench
@@ -201,43 +202,42 @@ def test_both_evaluations_of_a_run_on_photographs(tmp_path: Path) -> None:
     assert alone.loss == pytest.approx(recorded[1][2], rel=0.05)  # with the channels' means
 
 
-MAPPING = """
-schema: 1
-mapping: same
-source: a test
-inputs: {cifar10: {mean: [0.5, 0.4, 0.3], std: [0.2, 0.25, 0.3]}}
-names: [[all, '']]
-"""
-
-
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> tuple[ResidualNet, tuple[str, ...]]:
-    """A net of ours of 110 layers, and the arguments that test it by a mapping from other names."""
-    directory = tmp_path_factory.mktemp("theirs")
+    """A net of ours of 110 layers, and the arguments that test its weights as those of another implementation."""
     torch.manual_seed(0)
     model = ResidualNet(resolve("original_resnet110")).eval()
-    torch.save({f"all.{name}": tensor for name, tensor in model.state_dict().items()}, directory / "theirs.pth")
-    (directory / "same.yaml").write_text(MAPPING)
-    files = ("--weights", str(directory / "theirs.pth"), "--mapping", str(directory / "same.yaml"))
-    return model, ("original_resnet110", *files, "--device", "cpu")
+    file = tmp_path_factory.mktemp("theirs") / "theirs.safetensors"
+    texts = {"architecture": "original_resnet110", "arguments": "{}", "tag": "cifar10"}
+    texts |= {"mean": "[[[0.5]], [[0.4]], [[0.3]]]", "std": "[[[0.2]], [[0.25]], [[0.3]]]"}
+    save_file(model.state_dict(), file, texts)
+    return model, (str(file), "--device", "cpu")
 
 
 Theirs = tuple[ResidualNet, tuple[str, ...]]
 
 
-def test_mapped_weights_have_the_mappings_input(
+def test_weights_of_others_have_the_input_that_they_name(
     theirs: Theirs, tested: Run, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spy, dataset = Spy(monkeypatch), load_dataset("cifar10", data)
     assert isinstance(dataset, ImageDataset)
     code, out, _ = tested(*theirs[1], "--data", data)
     assert code == 0
-    assert "original_resnet110, theirs.pth by mapping same\n" in out
-    assert "mean (0.5, 0.4, 0.3), std (0.2, 0.25, 0.3)" in out
+    assert "original_resnet110, theirs.safetensors\n" in out
     inputs = (dataset.x_test / 255 - (0.5, 0.4, 0.3)) / (0.2, 0.25, 0.3)
     with torch.no_grad():
         logits = theirs[0](torch.tensor(inputs.transpose(0, 3, 1, 2), dtype=torch.float32))
     torch.testing.assert_close(spy.logits, logits, rtol=1e-3, atol=1e-4)
+
+
+def test_mapped_weights_have_the_input_of_their_implementation(tested: Run, data: Path) -> None:
+    torch.save(ResidualNet(resolve("original_resnet20", shortcut_option="B")).state_dict(), "theirs.pth")
+    arguments = ("original_resnet20", "--weights", "theirs.pth", "--mapping", "chenyaofo", "--device", "cpu")
+    code, out, _ = tested(*arguments, "--data", data)
+    assert code == 0
+    assert "original_resnet20(shortcut_option='B'), theirs.pth by mapping chenyaofo\n" in out
+    assert "mean (0.4914, 0.4822, 0.4465), std (0.2023, 0.1994, 0.201)" in out
 
 
 @pytest.fixture
@@ -336,6 +336,14 @@ def test_error_on_another_data_set_is_not_recorded(tested: Run, canonical: None)
         (("torchvision:resnet18", "--crop", "24", "--scale", "24", "--dataset", "digits"), "are tested whole."),
         (("torchvision:resnet18", "--seed", "1"), "need --record TABLE CELL"),
         (("torchvision:resnet18", "--mapping", "akamaster"), "and no --mapping"),
+        (
+            ("original_resnet20", "--weights", "some.pth", "--mapping", "akamster"),
+            "Did you mean 'akamaster'? For",
+        ),
+        (
+            ("resnet110_conv_shortcut", "--weights", "some.pth", "--mapping", "akamaster"),
+            "Mapping akamaster is for nets whose shortcuts are padded with zeros.",
+        ),
         (("preact_resnet20", "--pretrained"), "--pretrained is for nets of timm and torchvision"),
         (("timm:resnet18", "--dataset", "cifar"), "Unknown data set 'cifar'. Did you mean 'cifar10'?"),
     ],

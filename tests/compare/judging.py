@@ -123,11 +123,6 @@ def records(table: Table, cell: str, errors: Iterable[float | None], **how: Any)
     return [record(table, cell, error, seed=seed, **how) for seed, error in enumerate(errors)]
 
 
-def mixed(run: Record, **newer: Any) -> Record:
-    """Return the run as if other code had resumed it, by default with the next numerics version."""
-    return replace(run, sessions=(a_session(5), a_session(run.iteration, **(newer or {"numerics": 2}))))
-
-
 def external(
     table: Table, cell: str, error: float | None, *, seed: int = 0, source: str = "a paper", setting: str | None = None
 ) -> ExternalResult:

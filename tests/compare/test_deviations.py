@@ -11,7 +11,7 @@ from paperbench.catalogue import resolve
 from paperbench.compare.deviations import Deviation, _of_net
 from paperbench.runs.record import DataFacts, Record
 from paperbench.specs.table import Table
-from tests.compare.judging import COMPLETE, COPY, ORIGINAL, a_table, compared, external, mixed, record, records
+from tests.compare.judging import COMPLETE, COPY, ORIGINAL, a_table, compared, external, record, records
 from tests.helpers import a_session
 
 TABLE1, TABLE2, TABLE4, TABLE5 = (a_table(f"table{i}") for i in (1, 2, 4, 5))
@@ -25,7 +25,6 @@ SILENT = {
     "batch norm, at test": "reestimated",
 }
 SHORTCUTS = "shortcut option where dimensions change"
-OTHER_CODE = "runs that mix numerics or torch versions"
 OPEN = {**SILENT, SHORTCUTS: "A"}
 """Our choices that the paper does not specify."""
 
@@ -56,7 +55,6 @@ def test_paper_profile_deviates_by_framework_and_unspecified_choices() -> None:
         # pixels that another run verified, and runs that are not shown
         ([record(TABLE2, PREACT, 6.4, data=UNVERIFIED), record(TABLE2, PREACT, 6.5, seed=1)], []),
         ([record(TABLE2, PREACT, 6.4), record(TABLE2, PREACT, 6.4, precision="bf16", data=COPY)], []),
-        ([mixed(record(TABLE2, PREACT, 6.4), numerics=2)], [("versions", "", OTHER_CODE)]),
     ],
 )
 def test_further_deviations_of_the_shown_runs(runs: list[Record], further: list[tuple[str, str, str]]) -> None:

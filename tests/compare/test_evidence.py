@@ -21,7 +21,6 @@ from tests.compare.judging import (
     compared,
     external,
     in_cell,
-    mixed,
     others,
     record,
     records,
@@ -129,8 +128,6 @@ def test_groups_are_ordered_by_distance_to_the_paper() -> None:
         "CIFAR-10 (images unverified), fp32, numerics 3": record(TABLE2, PREACT, 6.4, numerics=3, data=COMPLETE),
         f"{COPY.name}, fp32, numerics 3": record(TABLE2, PREACT, 6.5, seed=5, numerics=3, data=COPY),
         "external: a paper": external(TABLE2, PREACT, 6.7),
-        "CIFAR-10, fp32, numerics 1 and 2 (mixed)": mixed(record(TABLE2, PREACT, 6.8, seed=7)),
-        "CIFAR-10, fp32, numerics 1 (mixed)": mixed(record(TABLE2, PREACT, 6.9, seed=8), torch="3.0.0"),
     }
     runs = [run for run in reversed(nearest_first.values()) if isinstance(run, Record)]
     entered = [run for run in nearest_first.values() if isinstance(run, ExternalResult)]
@@ -164,11 +161,20 @@ def test_complete_runs_come_before_fewer_in_higher_precision(
 def test_complete_runs_do_not_come_before_fewer_closer_ones() -> None:
     few = records(TABLE2, PREACT, FEW)
     entered = [external(TABLE2, PREACT, error, seed=seed) for seed, error in enumerate(ENOUGH)]
-    mixed_runs = [mixed(record(TABLE2, PREACT, error, seed=seed)) for seed, error in enumerate(ENOUGH, 5)]
     assert shown(*few, *records(TABLE2, PREACT, ENOUGH, data=COPY)) == (FEW, [ENOUGH])
-    assert shown(*few, *mixed_runs) == (FEW, [ENOUGH])
     assert shown(*few, externals=entered) == (FEW, [ENOUGH])
     assert shown(*records(TABLE2, PREACT, FEW, data=COPY), externals=entered) == (FEW, [ENOUGH])
+
+
+@pytest.mark.parametrize("newer", [{"numerics": 2}, {"torch": "3.0.0"}])
+def test_runs_that_mix_versions_are_left_out_and_named(newer: dict[str, Any]) -> None:
+    run = record(TABLE2, PREACT, 6.37)
+    mixed = replace(run, sessions=(a_session(5), a_session(run.iteration, **newer)))
+    comparison = compared(TABLE2, mixed, cells=PREACT)
+    assert comparison.cells[0].shown is None
+    (complaint,) = comparison.left_out
+    assert complaint.startswith(f"run {run.run} (seed 0 of preact_resnet110) mixes versions of the")
+    assert compared(TABLE1, mixed).left_out == compared(TABLE2, mixed, profile="smoke").left_out == ()
 
 
 # External results

@@ -19,7 +19,6 @@ from paperbench.compare.noise import (
     SINGLE_RUN_FACTOR,
     Noise,
     Prior,
-    Rule,
     estimate_noise,
     prior_degrees,
     prior_from_others,
@@ -38,7 +37,6 @@ from tests.compare.judging import (
     expectation,
     external,
     in_cell,
-    mixed,
     prior_by_definition,
     records,
     with_expected,
@@ -205,10 +203,9 @@ def prior_of(
     analysis: int = 1,
     planned: int = 5,
     externals: Sequence[ExternalResult] = (),
-    noise: Rule = "table",
 ) -> Prior:
     """The prior of a cell for the conditions of its runs that are closest to the paper."""
-    evidence = Evidence(table, profile, planned, runs, externals, tuple, noise)
+    evidence = Evidence(table, profile, planned, runs, externals, tuple)
     cell = table.cell(cell_id)
     group, *_ = evidence.groups(cell, cell.settings[0])
     return evidence.prior(cell, cell.settings[0], group.conditions, analysis)
@@ -289,7 +286,7 @@ def test_prior_does_not_cross_conditions(how: dict[str, Any]) -> None:
 
 def test_prior_does_not_cross_versions() -> None:
     errors = errors_of_table()
-    runs = [mixed(run) for run in runs_of({cell: errors[cell] for cell in OTHERS})]
+    runs = runs_of({cell: errors[cell] for cell in OTHERS}, numerics=2)
     assert prior_of(CELL, [*runs, *runs_of({CELL: errors[CELL]})]).degrees == 0
 
 
@@ -350,14 +347,15 @@ def test_half_diverged_cell_leaves_its_neighbours_as_they_are() -> None:
     for cell in rest:
         one, other = assessment(found, cell), assessment(without, cell)
         assert (one.verdict, one.p_value) == (other.verdict, pytest.approx(other.p_value, rel=1e-9))
-    alone = compared(TABLE2, *runs_of(with_odd), noise="per-cell")
+    alone = compared(TABLE2, *runs_of({odd: with_odd[odd]}))
     assert assessment(found, odd) == assessment(alone, odd)
 
 
 def test_two_cells_are_judged_by_themselves() -> None:
-    runs = runs_of(errors_of_table(cells=[CELL, BASELINE]))
-    table, alone = compared(TABLE2, *runs), compared(TABLE2, *runs, noise="per-cell")
-    assert [c.assessment for c in table.cells] == [c.assessment for c in alone.cells]
+    errors = errors_of_table(cells=[CELL, BASELINE])
+    for cell, found in errors.items():
+        alone = compared(TABLE2, *runs_of({cell: found}))
+        assert assessment(compared(TABLE2, *runs_of(errors)), cell) == assessment(alone, cell)
     three = compared(TABLE2, *runs_of(errors_of_table(cells=[CELL, BASELINE, OTHERS[0]])))
     noise = assessment(three, CELL).noise
     assert noise
@@ -440,12 +438,3 @@ def test_identical_runs_everywhere_have_the_noise_of_rounding() -> None:
         assert found.noise.std == pytest.approx(0.01 / math.sqrt(12))
         assert math.isfinite(found.interval.low + found.interval.high + found.interval.degrees)
     assert [claim.standing for claim in comparison.claims].count("not run") == 0
-
-
-def test_per_cell_rule_ignores_the_other_cells() -> None:
-    errors = errors_of_table(std=0.2)
-    comparison = compared(TABLE2, *runs_of(errors), noise="per-cell")
-    assert prior_of(CELL, runs_of(errors), noise="per-cell") == NO_PRIOR
-    for cell in comparison.cells:
-        expected = expectation(errors[cell.cell.id], NUMBERS[cell.cell.id], std=cell.cell.expected.std)
-        check_interval(cell.assessment, expected)

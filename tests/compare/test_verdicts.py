@@ -25,7 +25,6 @@ from tests.compare.judging import (
     expectation,
     external,
     in_cell,
-    mixed,
     photo_result,
     record,
     records,
@@ -348,22 +347,15 @@ def test_reduced_profiles_are_never_reproduced() -> None:
     assert (cell.difference, cell.assessment.interval) == (None, None)
 
 
-OTHER_CODE = "its runs mix numerics or torch versions"
-
-
 @pytest.mark.parametrize(
-    ("table", "cell_id", "error", "how", "newer", "reason"),
+    ("table", "cell_id", "error", "how", "reason"),
     [
-        (TABLE2, PREACT, 6.37, {"data": COPY}, None, f"{COPY.name} does not have the paper's pixels"),
-        (TABLE2, PREACT, 6.37, {}, {"torch": "3.0.0"}, OTHER_CODE),
-        (TABLE3, "cifar10_resnet164_no_warm_up/preact", 5.46, {}, None, "no number is published"),
+        (TABLE2, PREACT, 6.37, {"data": COPY}, f"{COPY.name} does not have the paper's pixels"),
+        (TABLE3, "cifar10_resnet164_no_warm_up/preact", 5.46, {}, "no number is published"),
     ],
 )
-def test_not_comparable(
-    table: Table, cell_id: str, error: float, how: dict[str, Any], newer: dict[str, Any] | None, reason: str
-) -> None:
-    runs = records(table, cell_id, [error] * 5, **how)
-    cell = compare_cell(table, cell_id, *(mixed(run, **newer) if newer else run for run in runs))
+def test_not_comparable(table: Table, cell_id: str, error: float, how: dict[str, Any], reason: str) -> None:
+    cell = compare_cell(table, cell_id, *records(table, cell_id, [error] * 5, **how))
     assert (cell.verdict, cell.reason, cell.assessment.interval) == ("not comparable", reason, None)
     published = cell.cell.number  # a difference is given all the same, with no offset
     assert cell.difference == (None if published is None else pytest.approx(error - published))
@@ -380,7 +372,7 @@ def test_cell_without_an_ended_run_is_not_run() -> None:
 
 
 def test_unfinished_runs_are_not_run_rather_than_not_comparable() -> None:
-    cell = compare_cell(TABLE2, PREACT, mixed(record(TABLE2, PREACT, None, iteration=60, data=COPY)))
+    cell = compare_cell(TABLE2, PREACT, record(TABLE2, PREACT, None, iteration=60, data=COPY))
     assert (cell.verdict, cell.reason) == ("not run", "unfinished; the farthest run is at iteration 60")
 
 

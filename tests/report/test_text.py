@@ -90,11 +90,7 @@ def test_lines_of_80_columns_fit_and_words_are_never_cut(
         assert cases <= set(re.findall(r"\w+", text))
 
 
-def test_noise_rule_is_named_if_it_is_not_the_default(table2: Table, numbers: Comparison, shared: Comparison) -> None:
-    for form, long in (("table", False), ("table", True), ("markdown", True)):
-        note = "By --noise per-cell, each cell uses its own noise"
-        assert note in flat(text_of(numbers, form=form, long=long))
-        assert note not in flat(text_of(shared, form=form, long=long))
+def test_noise_of_an_incomplete_table_can_change(table2: Table) -> None:
     alone = compared(table2, *records(table2, "preact/resnet110", (6.3, 6.4, 6.4, 6.5, 6.3)))
     assert "Noise between runs: each cell's own, as there are too few to share it." in flat(text_of(alone))
     three = [run for cell in SAME for run in records(table2, cell, (6.3, 6.4, 6.4, 6.5, 6.3))]

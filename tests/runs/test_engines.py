@@ -98,27 +98,6 @@ def test_resuming_with_other_arithmetic_warns(
     assert_same(directory, expected)
 
 
-def test_chosen_engine_trains_and_replay_is_eager(
-    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The trainer of a replay is eager, which takes the least memory."""
-    made = []
-    original = session_module.Trainer
-
-    def record(*arguments: Any, engine: str, **options: Any) -> Any:
-        made.append(engine)
-        return original(*arguments, engine="eager", **options)
-
-    monkeypatch.setattr(session_module, "engine_candidates", lambda *_, **__: [EngineChoice("compile", "a test")])
-    monkeypatch.setattr(session_module, "Trainer", record)
-    monkeypatch.setattr(session_module, "engine_error", lambda *_: None)
-    hot = replace(run, recipe=replace(run.recipe, learning_rate=1e30, warm_up=None))
-    train(hot, tmp_path, stop_at=4)
-    _, log = train(hot, tmp_path)
-    assert log.record.status == "diverged"
-    assert made == ["compile", "compile", "eager"]
-
-
 @pytest.fixture
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Candidates as on a GPU; CUDA graphs become tapes, and compiled units run unchanged."""

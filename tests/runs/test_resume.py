@@ -217,12 +217,11 @@ def test_run_without_checkpoints_restarts_only_on_request(
         file.path.write_bytes(b"") if lost == "damaged" else file.path.unlink()
     if lost != "removed":
         directory.record_file.unlink()
-    for incompatible in ("refuse", "continue"):
-        _, log = train(run, tmp_path, incompatible=incompatible)  # type: ignore[arg-type]
-        reached = ", although its record is at iteration 8" if lost == "removed" else ""
-        assert f"has no readable checkpoint{reached}. Restore one, or restart this run" in log.failure
-        assert log.steps == []
-        assert directory.history_file.read_bytes() == history
+    _, log = train(run, tmp_path)
+    reached = ", although its record is at iteration 8" if lost == "removed" else ""
+    assert f"has no readable checkpoint{reached}. Restore one, or restart this run" in log.failure
+    assert log.steps == []
+    assert directory.history_file.read_bytes() == history
     directory, log = train(run, tmp_path, incompatible="restart")
     aside = tmp_path / "superseded" / f"{run.id}-1"
     assert log.warnings[-1] == f"restarts; its old files are now in {aside}."

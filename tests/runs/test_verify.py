@@ -291,7 +291,7 @@ def test_history_that_differs_from_the_last_checkpoint_is_found(
 
 def test_invented_divergence_contradicts_the_last_checkpoint(run: PlannedRun, tmp_path: Path) -> None:
     directory, log = train(run, tmp_path, stop_at=8)
-    invented = Divergence(8, 0.1, "forward", "fc")
+    invented = Divergence(8, 0.1)
     directory.write_record(replace(log.record, status="diverged", divergence=invented))
     finite, contradiction = problems(Store(tmp_path))
     assert "history.jsonl: its last training loss is finite, so the training did not diverge" in finite

@@ -291,7 +291,7 @@ def raise_numerics(monkeypatch: pytest.MonkeyPatch) -> None:
         ("torch", "(this is 99.0.1). Resuming would mix versions."),
     ],
 )
-def test_versions_are_mixed_only_on_request(
+def test_versions_are_never_mixed(
     run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, message: str
 ) -> None:
     directory, _ = train(run, tmp_path, stop_at=8)
@@ -303,21 +303,24 @@ def test_versions_are_mixed_only_on_request(
     _, refused = train(run, tmp_path)
     assert message in refused.failure
     assert "`--incompatible restart` restarts it" in refused.failure
-    assert "`--incompatible continue` resumes it" in refused.failure
     assert files_of(directory) == before
 
-    _, mixed = train(run, tmp_path, incompatible="continue", stop_at=12)
-    assert mixed.record.is_mixed
-    assert any("The run is resumed and marked as mixed." in warning for warning in mixed.warnings)
-    _, mixed = train(run, tmp_path)
-    assert mixed.record.status == "finished", "the newest checkpoint has this version"
-    assert mixed.record.is_mixed
-    assert [s.last for s in mixed.record.sessions] == [8, 12, 20]
-
-    assert remaining([run], Store(tmp_path), Limits(), "restart") == [(run, 20)]
     _, anew = train(run, tmp_path, incompatible="restart")
-    assert anew.steps == list(range(1, 21)), "although the newest checkpoint has this version"
+    assert anew.steps == list(range(1, 21))
     assert not anew.record.is_mixed
+
+
+def test_run_that_mixes_versions_is_not_resumed(run: PlannedRun, tmp_path: Path) -> None:
+    """The version before could resume a run of another version, and wrote checkpoints of its own."""
+    directory, log = train(run, tmp_path, stop_at=8)
+    (session,) = log.record.sessions
+    earlier = replace(session, last=3, code=replace(session.code, numerics=THIS - 1))
+
+    def mix(checkpoint: Checkpoint) -> Checkpoint:
+        return replace(checkpoint, facts=replace(checkpoint.facts, sessions=(earlier, session)))
+
+    edit_checkpoint(directory, mix)
+    assert f"numerics version {THIS - 1} (this is {THIS})" in train(run, tmp_path)[1].failure
 
 
 def test_finished_run_of_other_version_restarts_on_request(
