@@ -35,7 +35,7 @@ def of(comparison: Comparison, cell: str) -> list[dict[str, str]]:
 def test_csv_has_one_line_per_run(numbers: Comparison) -> None:
     lines = read(numbers)
     assert list(lines[0]) == list(COLUMNS)
-    assert [len(of(numbers, cell.cell.id)) for cell in numbers.cells] == [6, 5, 5, 5, 5, 5, 5, 3, 1, 10]
+    assert [len(of(numbers, cell.id)) for cell in numbers.cells] == [6, 5, 5, 5, 5, 5, 5, 3, 1, 10]
     text = render(numbers)
     assert "\r" not in text
     assert text.endswith("\n")
@@ -61,12 +61,12 @@ def test_line_has_the_values_of_the_run_and_its_cell(numbers: Comparison) -> Non
 
 def test_noise_of_the_table_has_columns(shared: Comparison) -> None:
     for name, rests_on in (("original/resnet164", "table"), ("preact/resnet164", "ours")):
-        line, assessment = of(shared, name)[0], in_cell(shared, name).assessment
-        assert assessment.interval
-        assert assessment.noise
+        line, judged = of(shared, name)[0], in_cell(shared, name)
+        assert judged.interval
+        assert judged.noise
         assert (line["noise"], line["noise_rests_on"]) == ("table", rests_on)
-        assert float(line["noise_std"]) == assessment.noise.std
-        assert float(line["tested_difference"]) == assessment.interval.difference
+        assert float(line["noise_std"]) == judged.noise.std
+        assert float(line["tested_difference"]) == judged.interval.difference
     line = of(shared, "preact/resnet110")[0]  # whose Hodges-Lehmann estimate is not its median
     assert float(line["difference"]) == pytest.approx(7.30 - 6.37)
     assert float(line["tested_difference"]) == pytest.approx(7.35 - 6.37)

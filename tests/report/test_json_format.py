@@ -73,9 +73,7 @@ def test_every_table_fits_the_schema_without_runs(tables: dict[str, Table], name
 
 def test_verdicts_are_listed_and_counted(numbers: Comparison) -> None:
     value = read(numbers)
-    assert {name: cell["verdict"] for name, cell in cells(value).items()} == {
-        c.cell.id: c.verdict for c in numbers.cells
-    }
+    assert {name: cell["verdict"] for name, cell in cells(value).items()} == {c.id: c.verdict for c in numbers.cells}
     assert [name for name, cell in cells(value).items() if cell["differs"]] == [
         "bn_after_addition/resnet110",
         "bn_after_addition/resnet164",
@@ -257,7 +255,7 @@ def test_claims_have_test_and_findings(numbers: Comparison) -> None:
 
 def test_deviations_name_their_cells_even_if_all(numbers: Comparison) -> None:
     deviations = {d["topic"]: d for d in read(numbers)["deviations"]}
-    with_runs_of_ours = [c.cell.id for c in numbers.cells if c.cell.id != "preact/resnet164"]
+    with_runs_of_ours = [c.id for c in numbers.cells if c.id != "preact/resnet164"]
     assert deviations["framework"]["cells"] == with_runs_of_ours
     assert deviations["data"]["cells"] == ["relu_only_preact/resnet110"]
     assert deviations["initialisation"]["paper"] == ""

@@ -61,9 +61,8 @@ def properties(element: Element) -> list[tuple[str | None, str | None]]:
 def test_outcomes_follow_from_verdicts_and_standings(numbers: Comparison, failing: Comparison) -> None:
     found = outcomes(numbers)
     for cell in numbers.cells:
-        differs = cell in numbers.differing
-        expected = "failure" if differs else "passed" if cell.verdict == "reproduced" else "skipped"
-        assert found[cell.cell.id] == expected
+        expected = "failure" if cell.differs else "passed" if cell.verdict == "reproduced" else "skipped"
+        assert found[cell.id] == expected
     assert found["preact/resnet110"] == "skipped", "worse, but for Holm's correction"
     expected_of = {"supported": "passed", "contradicted": "failure"}
     for claim in numbers.claims:
@@ -118,11 +117,11 @@ def test_deviations_are_properties_of_the_suite_of_cells(numbers: Comparison) ->
 def test_noise_of_the_table_is_in_properties(shared: Comparison) -> None:
     assert all(("noise", "table") in properties(suite) for suite in suites(shared))
     for name in ("original/resnet110", "preact/resnet164"):
-        found, assessment = dict(properties(cases(shared)[name])), in_cell(shared, name).assessment
-        assert assessment.interval
-        assert assessment.noise
-        assert float(found["difference"] or 0) == assessment.interval.difference
-        assert (found["noise_std"], found["noise_rests_on"]) == (str(assessment.noise.std), assessment.noise.rests_on)
+        found, judged = dict(properties(cases(shared)[name])), in_cell(shared, name)
+        assert judged.interval
+        assert judged.noise
+        assert float(found["difference"] or 0) == judged.interval.difference
+        assert (found["noise_std"], found["noise_rests_on"]) == (str(judged.noise.std), judged.noise.rests_on)
 
 
 def test_cells_fail_exactly_if_the_exit_status_is_1(
@@ -198,7 +197,7 @@ def test_characters_not_allowed_in_xml_are_replaced(table2: Table) -> None:
     nasty = "".join(map(chr, range(32))) + "\x7f\ud800\udfff\ufffe\uffff <&>\"' ]]> é † 中 \U0001f600"
     comparison = compared(table2)
     first, *others = comparison.cells
-    edited = replace(first, assessment=replace(first.assessment, reason=nasty))
-    text = message(cases(replace(comparison, cells=(edited, *others)))[first.cell.id]).removeprefix("not run: ")
+    edited = replace(first, reason=nasty)
+    text = message(cases(replace(comparison, cells=(edited, *others)))[first.id]).removeprefix("not run: ")
     assert text.replace("\ufffd", "") == "\t\n\r\x7f <&>\"' ]]> é † 中 \U0001f600"
     assert text.count("\ufffd") == 29 + 4  # control characters but three, two surrogates, two that are no characters

@@ -104,12 +104,12 @@ def test_interval_and_noise_are_listed(numbers: Comparison) -> None:
 def test_noise_of_the_table_is_explained(shared: Comparison) -> None:
     text = text_of(shared)
     for cell in ("original/resnet110", "original/resnet164"):
-        assessment = in_cell(shared, cell).assessment
-        assert assessment.noise
-        assert assessment.interval
-        bounds = f"[{assessment.interval.low:+.2f}, {assessment.interval.high:+.2f}]"
-        weight = f"(table {assessment.noise.table_weight:.0%})"
-        assert row(text, cell)[3:5] == [bounds, f"{assessment.noise.std:.2f} {weight}"]
+        judged = in_cell(shared, cell)
+        assert judged.noise
+        assert judged.interval
+        bounds = f"[{judged.interval.low:+.2f}, {judged.interval.high:+.2f}]"
+        weight = f"(table {judged.noise.table_weight:.0%})"
+        assert row(text, cell)[3:5] == [bounds, f"{judged.noise.std:.2f} {weight}"]
     estimates = "Hodges-Lehmann estimate (median where a cell uses its own noise) minus the published median"
     assert flat(text).count(estimates) == 2  # in the notes on verdicts and on the column "interval"
     assert "Noise between runs: estimated from all cells of the table; own noise: preact/resnet164." in flat(text)
