@@ -7,6 +7,7 @@ results of each source.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections import defaultdict
@@ -223,6 +224,7 @@ class Evidence:
             if record.spec.profile == profile_name:
                 self.records[record.run] = record
                 self._ours[canonical_json(_trained_as(record))].append(record)
+        self._groups: dict[tuple[str, str], list[GroupFacts]] = {}
         self._external: dict[str, list[ExternalResult]] = defaultdict(list)
         for result in externals if profile_name == "paper" else ():
             self._external[result.experiment].append(result)
@@ -231,6 +233,12 @@ class Evidence:
 
     def groups(self, cell: Cell, setting: Setting) -> list[GroupFacts]:
         """Return the groups of a net of a cell, closest to the paper first, in which no run is counted yet."""
+        key = cell.id, setting.label
+        if key not in self._groups:
+            self._groups[key] = sorted(self._pooled(cell, setting), key=lambda group: group.distance(self.planned))
+        return self._groups[key]
+
+    def _pooled(self, cell: Cell, setting: Setting) -> Iterator[GroupFacts]:
         pooled: dict[Conditions, list[RunFacts]] = defaultdict(list)
         experiment = self._experiments.get((cell.id, setting.label))
         evaluation = self.table.evaluation_in(self.profile, cell)
@@ -249,8 +257,7 @@ class Evidence:
                 status: Status = "diverged" if result.error is None else "finished"
                 run = RunFacts(result.seed, None, status, result.error, None, counted=False)
                 pooled[Conditions(None, None, (), False, result.source)].append(run)
-        groups = [GroupFacts.of(conditions, runs) for conditions, runs in pooled.items()]
-        return sorted(groups, key=lambda g: g.distance(self.planned))
+        yield from itertools.starmap(GroupFacts.of, pooled.items())
 
     def prior(self, cell: Cell, setting: Setting, conditions: Conditions, analysis: int) -> Prior:
         """Return what the other nets say about the variance between the runs of a net.
