@@ -16,6 +16,7 @@ from paperbench.runs.history import HistoryLine, history_bytes
 from paperbench.runs.store import Store
 from paperbench.specs.table import Table
 from tests.compare.judging import COPY, compared, external, in_cell, record, records
+from tests.golden import assert_golden
 from tests.helpers import a_session, write_record
 from tests.report.conftest import SWEEP
 
@@ -55,65 +56,9 @@ def test_published_number_is_beside_median_difference_and_verdict(table2: Table)
     assert "of 5 runs, or of n where given" in flat(text)
 
 
-def test_every_verdict_has_its_reason(numbers: Comparison) -> None:
-    text = text_of(numbers)
-    assert row(text, "original Residual")[2:] == [
-        *("6.61", "6.60 (-0.01)", "reproduced"),
-        *("5.93", "6.10 (+0.17)", "reproduced [a]"),
-    ]
-    assert row(text, "BN after addition")[3:] == ["10.02 (+1.85)", "worse", "6.50", "5.08 (-1.42)", "better"]
-    assert row(text, "ReLU before addition")[4:] == [
-        "underpowered [b]",
-        "6.14",
-        "6.15 (+0.01), n=2",
-        "underpowered [c]",
-    ]
-    assert row(text, "ReLU-only")[3:] == ["9.20 (+2.49)", "not comparable [d]", "5.91", "(at 1,000)", "not run"]
-    assert row(text, "full pre-activation")[3:5] == ["7.30 (+0.93)", "worse [e]"]
-    assert row(text, "full pre-activation")[-2:] == ["-", "-"]
-    for letter, note in (
-        ("a", "shifted by +0.17"),
-        ("b", in_cell(numbers, "relu_before_addition/resnet110").reason),
-        ("c", in_cell(numbers, "relu_before_addition/resnet164").reason),
-        ("d", in_cell(numbers, "relu_only_preact/resnet110").reason),
-        ("e", "beyond the tolerance, but not after Holm's correction"),
-    ):
-        assert note
-        assert f"\n[{letter}] {note}" in text
-    differing = "bn_after_addition/resnet110 (worse), bn_after_addition/resnet164 (better)."
-    assert f"After Holm's correction over the cells compared, 2 cells differ from the paper: {differing}" in flat(text)
-    assert "0.3 false alarms would be expected in 6 tested cells if every true difference were exactly" in flat(text)
-    assert "at alpha = 0.05 (0.01 after the extension)" in flat(text)
-
-
-def test_interval_and_noise_are_listed(numbers: Comparison) -> None:
-    text = text_of(numbers)
-    errors, median, interval, std, _ = row(text, "original/resnet110")[1:]
-    assert (errors, median) == ("6.58, 6.64, 6.49, 6.71, 6.60", "6.60")
-    assert interval.startswith("[-0.")
-    assert std.endswith("(paper 33%)")
-    assert "%" not in row(text, "original/resnet164")[4]
-    assert "median minus the published median, in points (90%; 98% after the extension)" in flat(text)
-    assert "in parentheses the weight of the published variance (paper) in it" in flat(text)
-    assert "Noise between runs: each cell's own. 0.3 false alarms" in flat(text)
-    # sqrt(p (1 - p) / 10,000) for 5.46 and 8.17 %
-    noise = "the binomial standard error on 10,000 is 0.23 points at 5.46 %, 0.27 points at 8.17 %. No verdict"
-    assert noise in flat(text)
-
-
-def test_noise_of_the_table_is_explained(shared: Comparison) -> None:
-    text = text_of(shared)
-    for cell in ("original/resnet110", "original/resnet164"):
-        judged = in_cell(shared, cell)
-        assert judged.noise
-        assert judged.interval
-        bounds = f"[{judged.interval.low:+.2f}, {judged.interval.high:+.2f}]"
-        weight = f"(table {judged.noise.table_weight:.0%})"
-        assert row(text, cell)[3:5] == [bounds, f"{judged.noise.std:.2f} {weight}"]
-    estimates = "Hodges-Lehmann estimate (median where a cell uses its own noise) minus the published median"
-    assert flat(text).count(estimates) == 2  # in the notes on verdicts and on the column "interval"
-    assert "Noise between runs: estimated from all cells of the table; own noise: preact/resnet164." in flat(text)
-    assert "in parentheses the weight of the other cells' variance (table) in it" in flat(text)
+@pytest.mark.parametrize("name", ["numbers", "shared", "failing"])
+def test_report_has_tables_notes_claims_deviations_and_runs(name: str, request: pytest.FixtureRequest) -> None:
+    assert_golden(f"report_of_{name}", text_of(request.getfixturevalue(name), form="markdown"))
 
 
 def test_noise_rule_is_named_if_it_is_not_the_default(table2: Table, numbers: Comparison, shared: Comparison) -> None:
@@ -135,25 +80,6 @@ def test_noise_of_a_complete_table_can_change_no_more(table2: Table) -> None:
         text_of(compared(table2, *runs))
     )
     assert "It can change" in flat(text_of(compared(table2, *runs[:-1])))
-
-
-def test_groups_that_are_not_pooled_are_listed(numbers: Comparison) -> None:
-    heading = "Not pooled with these:\n\n"
-    assert f"{heading}  original/resnet110: CIFAR-10, bf16, numerics 1: 6.70; median 6.70\n" in text_of(numbers)
-
-
-def test_failing_nets_are_counted(failing: Comparison) -> None:
-    text = text_of(failing)
-    fails, converges, *_ = [line for line in text.splitlines() if line.startswith("constant scaling")]
-    assert "diverged" in fails
-    assert "reproduced" in fails
-    assert "better" in converges
-    assert row(text, "exclusive gating")[5].startswith("30 of 30 failed")
-    assert "worse" in row(text, "1x1 conv shortcut")[-1]
-    assert "(gate_bias=-3)" in text
-    assert in_cell(failing, "conv_shortcut/resnet110").reason in text
-    where = "not finite from iteration 5 on, at learning rate 0.1; first in the output of stages.0.1"
-    assert where in flat(text)
 
 
 def test_differing_cells_are_named_if_any_cell_was_judged(table1: Table, table2: Table, failing: Comparison) -> None:
@@ -202,12 +128,6 @@ def test_claims_have_test_level_basis_and_section(table2: Table) -> None:
     assert f"Undecided: original_slightly_slower_start_164: {early.reason}" in claims_text
 
 
-def test_contradicted_claim_is_in_capitals(numbers: Comparison) -> None:
-    text = flat(text_of(numbers))
-    assert "CONTRADICTED: BN after addition is considerably worse than the original unit on ResNet-164" in text
-    assert "Contradicted: bn_after_addition_worse_164." in text
-
-
 @pytest.mark.parametrize(
     ("errors", "ours", "listed"),
     [
@@ -237,15 +157,6 @@ def test_groups_on_different_pixels_are_told_apart(table2: Table) -> None:
     runs = [record(table2, "preact/resnet110", 8.0, data=COPY), record(table2, "preact/resnet110", 9.0, data=other)]
     text = text_of(compared(table2, *runs))
     assert ("pixels dddddddd" in text) != ("pixels cccccccc" in text)  # whichever of the two is not shown above
-
-
-def test_deviations_are_listed(numbers: Comparison) -> None:
-    deviations = text_of(numbers).split("Deviations from the paper\n\n")[1]
-    assert "  framework: Caffe -> PyTorch 2.15.0\n" in deviations
-    assert "  data: CIFAR-10 -> CIFAR-10 (some copy) (re-encoded) (relu_only_preact/resnet110)\n" in deviations
-    assert "  batch norm, at test: reestimated\n" in deviations.split("Our choices where the paper is silent:")[1]
-    assert "A (all but original/resnet164, bn_after" in flat(deviations)
-    assert "B (original/resnet164, bn_after" in flat(deviations)
 
 
 def test_deviation_of_a_whole_row_names_the_row(table2: Table) -> None:
@@ -295,19 +206,6 @@ def test_only_columns_of_the_selected_cells_are_shown(table2: Table) -> None:
 def test_run_of_two_cells_is_listed_once(table2: Table) -> None:
     run = record(table2, "preact/resnet110", 6.5)
     assert text_of(compared(table2, run, replace(run))).count(run.run) == 1
-
-
-def test_markdown_has_headings_lists_and_tables(numbers: Comparison) -> None:
-    text = text_of(numbers, form="markdown")
-    assert text.startswith("## Table 2 of arXiv:1603.05027")
-    for heading in ("### Cells", "### Claims", "### Deviations from the paper", "### Runs"):
-        assert f"\n\n{heading}\n\n" in text
-    tables = [part.splitlines() for part in text.split("\n\n") if part.startswith("|")]
-    assert len(tables) == 3
-    for lines in tables:
-        assert {line.count("|") for line in lines} == {lines[0].count("|")}
-    assert "| worse [e] " in text
-    assert "\n\n- supported: " in text
 
 
 def test_short_report_has_table_letters_and_a_line_per_claim(
