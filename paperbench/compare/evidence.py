@@ -238,26 +238,22 @@ class Evidence:
             self._groups[key] = sorted(self._pooled(cell, setting), key=lambda group: group.distance(self.planned))
         return self._groups[key]
 
-    def _pooled(self, cell: Cell, setting: Setting) -> Iterator[GroupFacts]:
+    def _pooled(self, cell: Cell, setting: Setting) -> Iterable[GroupFacts]:
         pooled: dict[Conditions, list[RunFacts]] = defaultdict(list)
         experiment = self._experiments.get((cell.id, setting.label))
         evaluation = self.table.evaluation_in(self.profile, cell)
         for record in self._ours.get(experiment.key, ()) if experiment else ():
             data = self._facts[record.data.fingerprint]
             conditions = Conditions(data, record.spec.precision, record.numerics, record.is_mixed)
-            error = record.error(cell.column.metric, evaluation)
-            pooled[conditions].append(
-                RunFacts(
-                    *(record.seed, record.run, record.status, None if error == math.inf else error, record.iteration),
-                    counted=False,
-                )
-            )
+            error = None if record.status == "diverged" else record.error(cell.column.metric, evaluation)
+            facts = (record.seed, record.run, record.status, error, record.iteration)
+            pooled[conditions].append(RunFacts(*facts, counted=False))
         if self._external:
             for result in self._external.get(self.table.experiment_digest(cell, setting), ()):
                 status: Status = "diverged" if result.error is None else "finished"
                 run = RunFacts(result.seed, None, status, result.error, None, counted=False)
                 pooled[Conditions(None, None, (), False, result.source)].append(run)
-        yield from itertools.starmap(GroupFacts.of, pooled.items())
+        return itertools.starmap(GroupFacts.of, pooled.items())
 
     def prior(self, cell: Cell, setting: Setting, conditions: Conditions, analysis: int) -> Prior:
         """Return what the other nets say about the variance between the runs of a net.

@@ -36,8 +36,6 @@ from paperbench.specs.recipe import Evaluation
 from paperbench.typed import typed
 
 Verdict = Literal["reproduced", "worse", "better", "underpowered", "not comparable", "not run"]
-
-
 AnalysisNumber = Annotated[int, Field(ge=1, le=2)]
 
 

@@ -99,6 +99,7 @@ COLUMNS = {
     "error": Column(float, lambda line: line.run and line.run.error),
     "counted": Column(bool, lambda line: line.run and line.run.counted),
 }
+"""The columns of a comparison, by name."""
 
 CURVE_COLUMNS: dict[str, type] = {
     **dict.fromkeys(("profile", "cell", "setting", "net", "data", "precision"), str),

@@ -1,4 +1,4 @@
-"""A comparison as typed facts: `JudgedTable.document`, and the content of `--format json` and `--format csv`.
+"""A judged table as JSON, whose parts are the types of `compare`: `JudgedTable.document` and `--format json`.
 
 Errors are in percent; differences, standard deviations and tolerances in percentage points. No number is infinite: a
 diverged run has no error, and an infinite median or number of degrees of freedom is null.
