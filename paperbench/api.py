@@ -33,6 +33,7 @@ from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, Requirement, compare
 from paperbench.compare.power import Outlook, assess_outlook
 from paperbench.compare.responses import ReadAnalyses
+from paperbench.compare.verdicts import CellFacts
 from paperbench.errors import PaperbenchError, count, listing, nearest, without_paths
 from paperbench.files import write_named
 from paperbench.report import FORMATS, Format
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 
     from paperbench.bench.cost import Cost
     from paperbench.report.analyses import Analyses
-    from paperbench.report.json_format import CellFacts, ComparisonDocument
+    from paperbench.report.json_format import ComparisonDocument
     from paperbench.runs.observer import Observer
     from paperbench.runs.planning import PlannedRun
     from paperbench.runs.worker import Incompatible
@@ -135,8 +136,7 @@ class JudgedTable:
         """
         from paperbench.report.frames import of_runs
 
-        groups = [group for c in self.comparison.cells for net in c.nets for group in (net.shown, *net.others) if group]
-        return of_runs(self.document, (record for group in groups for record in group.records))
+        return of_runs(self.document, self.comparison.records)
 
     def histories(self) -> pandas.DataFrame:
         """Return a row for each line of the histories of `curves()`, with the names of `HistoryLine`.
@@ -155,10 +155,11 @@ class JudgedTable:
     def report(self) -> Report:
         """The contents of the report, before it is formatted."""
         shown = [net.shown for cell in self.comparison.cells for net in cell.nets if net.shown]
-        ended = {record.run: record for group in shown for record in group.records if record.status != "partial"}
+        ended = {run.run for group in shown for run in group.runs if run.run and run.status != "partial"}
 
         def resting_on_records() -> int:
-            return sum(not self._store.directory(r.run).has_weights_or_checkpoint(r) for r in ended.values())
+            records = self.comparison.records
+            return sum(not self._store.directory(run).has_weights_or_checkpoint(records[run]) for run in ended)
 
         return Report(self.comparison, len(self.left_out), resting_on_records)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from paperbench.compare.claims import ClaimVerdict, TrainingMean, assess_claim
@@ -12,7 +11,7 @@ from paperbench.compare.deviations import Deviation, find_deviations
 from paperbench.compare.evidence import Evidence
 from paperbench.compare.responses import ReadAnalyses, Responses
 from paperbench.compare.statistics import FIRST_ALPHA, holm
-from paperbench.compare.verdicts import CellComparison, assess_cell
+from paperbench.compare.verdicts import CellFacts, assess_cell
 from paperbench.runs.external import ExternalResult
 from paperbench.runs.record import Record
 from paperbench.specs.cell import Cell
@@ -27,6 +26,7 @@ class Comparison:
 
     Attributes:
         planned: Planned runs per cell.
+        records: The records of our runs, by the run's id.
         claims_left_out: Number of claims about cells that were not selected.
         left_out: A sentence for each run, result or analysis that seems meant for the table but was not used.
     """
@@ -34,38 +34,38 @@ class Comparison:
     table: Table
     profile: str
     planned: int
-    cells: tuple[CellComparison, ...]
+    cells: tuple[CellFacts, ...]
+    records: Mapping[str, Record]
     claims: tuple[ClaimVerdict, ...]
     claims_left_out: int
     deviations: tuple[Deviation, ...]
     left_out: tuple[str, ...]
 
     @property
-    def tested(self) -> list[CellComparison]:
+    def tested(self) -> list[CellFacts]:
         """Cells whose verdict rests on a statistical test and not on the number of failed runs."""
-        return [c for c in self.cells if c.assessment.p_value is not None]
+        return [cell for cell in self.cells if cell.p_value is not None]
 
     @property
     def expected_false_alarms(self) -> float:
         """Expected number of cells called worse or better if every true difference were exactly the tolerance."""
         return FIRST_ALPHA * len(self.tested)
 
-    @cached_property
-    def differing(self) -> tuple[CellComparison, ...]:
-        """Cells that are worse or better after Holm's correction over the table, or certainly so by failed runs."""
-        tested = self.tested
-        rejected = holm([c.assessment.p_value or 0.0 for c in tested], FIRST_ALPHA)
-        significant = {c.cell.id for c, is_rejected in zip(tested, rejected, strict=True) if is_rejected}
-        return tuple(
-            c
-            for c in self.cells
-            if c.verdict in ("worse", "better") and (c.cell.id in significant or c.assessment.is_certain_by_failures)
-        )
+    @property
+    def differing(self) -> tuple[CellFacts, ...]:
+        """Cells that differ from the paper."""
+        return tuple(cell for cell in self.cells if cell.differs)
+
+    def must_reproduce(self, compared: CellFacts) -> bool:
+        """Whether `--require reproduced` covers a cell: its result is printed, and it runs by default or has runs."""
+        has_begun = any(net.shown for net in compared.nets)
+        is_wanted = has_begun or not self.table.cell(compared.id).row.on_request
+        return compared.published.value != "unprinted" and is_wanted
 
     def holds(self, requirement: Requirement = "no difference") -> bool:
         """Return whether no cell differs or, if required, whether every cell with a printed result is reproduced."""
         if requirement == "reproduced":
-            return all(c.verdict == "reproduced" for c in self.cells if c.must_reproduce)
+            return all(cell.verdict == "reproduced" for cell in self.cells if self.must_reproduce(cell))
         return not self.differing
 
 
@@ -94,7 +94,7 @@ def compare(
     profile = table.profiles.named(profile_name)
     planned = seeds or table.seeds_in(profile)
     evidence = Evidence(table, profile_name, planned, records, externals, other_tables)
-    compared = tuple(assess_cell(cell, evidence) for cell in cells)
+    compared = _with_differences([assess_cell(cell, evidence) for cell in cells])
     chosen = {cell.id for cell in cells}
     in_table = {cell.id for cell in table.all_cells}
     responses = Responses(analyses)
@@ -108,8 +108,21 @@ def compare(
         profile_name,
         planned,
         compared,
+        evidence.records,
         claims,
         len(table.expected.claims) - len(claims),
-        tuple(find_deviations(table, profile, compared)),
+        tuple(find_deviations(table, profile, compared, evidence.records)),
         (*evidence.left_out, *responses.complaints),
+    )
+
+
+def _with_differences(cells: Sequence[CellFacts]) -> tuple[CellFacts, ...]:
+    """Say which cells are worse or better after Holm's correction over all, or certainly so by failed runs."""
+    p_values = {cell.id: cell.p_value for cell in cells if cell.p_value is not None}
+    significant = dict(zip(p_values, holm([*p_values.values()], FIRST_ALPHA), strict=True))
+    return tuple(
+        replace(cell, differs=significant.get(cell.id, False) or cell.is_certain_by_failures)
+        if cell.verdict in ("worse", "better")
+        else cell
+        for cell in cells
     )

@@ -118,7 +118,7 @@ class Simulation:
         """
         found: list[Flags] = []
         for low, high in zip(*self.intervals, strict=True):
-            interval = Interval(0.0, std * low + shift, std * high + shift, 0.05, 0.0, 0.0)
+            interval = Interval(std * low + shift, std * high + shift, 0.05, 0.0, 0.0, 0.0)
             flags = np.stack(outcomes(interval, TOLERANCE))
             found.append(flags if not found else found[0] | flags & ~found[0].any(axis=0))
         return np.stack(found)
