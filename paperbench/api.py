@@ -13,19 +13,17 @@ Only `plan`, `run`, `evaluate` and `analyze` load torch and timm.
 
 from __future__ import annotations
 
-import math
 import os
 import re
-import shlex
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from os import PathLike
 from pathlib import Path
 from threading import current_thread, main_thread
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from paperbench.ambient import neutral
 from paperbench.analysis.record import Analysis, read_analyses
@@ -36,6 +34,7 @@ from paperbench.compare.responses import ReadAnalyses
 from paperbench.compare.verdicts import CellFacts
 from paperbench.errors import PaperbenchError, count, listing, nearest, without_paths
 from paperbench.files import write_named
+from paperbench.options import Incompatible, Selection, TrainingOptions, command
 from paperbench.report import FORMATS, Format
 from paperbench.report.curves import Curve, CurvePanel, curves_of, panels_of, thinned
 from paperbench.report.grid import Grid, as_text, escape_markdown, paragraph
@@ -44,7 +43,6 @@ from paperbench.report.report import Report
 from paperbench.runs.external import ExternalResult, read_externals
 from paperbench.runs.record import Record
 from paperbench.runs.store import Store
-from paperbench.seeds import MAX_SEEDS
 from paperbench.specs.cell import Cell
 from paperbench.specs.table import Table, find_spec_root, table_ids
 from paperbench.specs.table import load_table as read_table
@@ -54,11 +52,11 @@ if TYPE_CHECKING:
     import torch
 
     from paperbench.bench.cost import Cost
+    from paperbench.data.dataset import Dataset
     from paperbench.report.analyses import Analyses
     from paperbench.report.json_format import ComparisonDocument
     from paperbench.runs.observer import Observer
     from paperbench.runs.planning import PlannedRun
-    from paperbench.runs.worker import Incompatible
     from paperbench.training.evaluation import EvaluationMetrics
     from paperbench.training.processes import Processes
 
@@ -258,7 +256,7 @@ class PublishedTable:
         chosen = self.table.cells(cells, on_request=True)
         read = _Results(Store(Path()), (), (), (), lambda: ((), ()))
         if results is not None:
-            read = _Results.read(Path(results), f"paperbench run {self.id} --profile {profile}")
+            read = _Results.read(Path(results), command("run", Selection(self.id, profile=profile)))
         return self._judge(read, chosen, profile, seeds)
 
     def _judge(self, results: _Results, chosen: Sequence[Cell], profile: str, seeds: int | None) -> JudgedTable:
@@ -322,20 +320,16 @@ def _short(value: float) -> str:
     return f"{value:.1g}" if value < 0.095 else f"{value:#.2g}" if value < 9.95 else f"{value:,.0f}"
 
 
-def _command(
-    name: str, table: PublishedTable, cells: Sequence[str], profile: str, seeds: int, results: str = "results"
-) -> str:
-    """Return a command for a table, without the options that have their default."""
-    read = table.table
-    options = {
-        "profile": (profile, "paper"),
-        "seeds": (str(seeds), str(read.seeds_in(read.profiles.named(profile)))),
-        "results": (results, "results"),
-        "tables": (str(table.root), str(find_spec_root(None))),
-    }
-    chosen = ["--cells", *cells] if tuple(cells) != ("*",) else []
-    given = [part for name, (value, usual) in options.items() if value != usual for part in (f"--{name}", value)]
-    return shlex.join(["paperbench", name, table.id, *chosen, *given])
+def _selection(
+    table: str,
+    cells: str | Sequence[str],
+    profile: str,
+    seeds: int | None,
+    results: str | PathLike[str] = Selection.results,
+    root: str | PathLike[str] | None = None,
+) -> Selection:
+    patterns = (cells,) if isinstance(cells, str) else tuple(cells)
+    return Selection(table, patterns, profile, seeds, Path(results), Path(root) if root is not None else None)
 
 
 def load_table(table: str, root: str | PathLike[str] | None = None) -> PublishedTable:
@@ -421,11 +415,10 @@ def make_page(
     in_results = re.compile(rf"(?<![\w./-]){re.escape(str(Path(results)))}(?=/)")  # names may be those of people
 
     def part(table: PublishedTable, one: JudgedTable) -> Part:
-        patterns = [cells] if isinstance(cells, str) else cells
-        what = (table, patterns, one.comparison.profile, one.comparison.planned)
+        chosen = _selection(table.id, cells, one.comparison.profile, seeds, root=root)
         commands = [
-            (without_paths(_command("run", *what)), "trains what is missing"),
-            (without_paths(_command("compare", *what)), "judges it"),
+            (without_paths(command("run", chosen)), "trains what is missing"),
+            (without_paths(command("compare", chosen)), "judges it"),
             ("paperbench verify --rerun 1", "checks all files, and retrains the start of a run"),
         ]
         left_out = [without_paths(in_results.sub("results", text)) for text in one.left_out]
@@ -441,7 +434,6 @@ class Plan:
     """The runs that a table needs, and how to train them. `str` lists the runs.
 
     Attributes:
-        cells: The shell patterns of the cells.
         unnamed_rows: Rows that match a pattern but are run only if they are named in full.
         seeds: Runs per cell, fixed beforehand; with the paper's profile `runs` may be the extension to twice as many.
         runs: All runs of these cells and seeds.
@@ -453,29 +445,25 @@ class Plan:
     """
 
     table: PublishedTable
-    cells: tuple[str, ...]
+    selection: Selection
+    training: TrainingOptions
     unnamed_rows: tuple[str, ...]
-    profile: str
     seeds: int
     runs: list[PlannedRun]
     remaining: list[tuple[PlannedRun, int]]
     bytes_needed: int
-    results: Path
     device: torch.device
-    engine: str
-    incompatible: Incompatible
-    stop_at: int | None
-    max_seconds: float | None
     warnings: tuple[str, ...]
 
     def __repr__(self) -> str:
-        of, to_do = f"{self.table.id}, profile {self.profile}", f"{len(self.remaining):,} to do"
+        of, to_do = f"{self.table.id}, profile {self.selection.profile}", f"{len(self.remaining):,} to do"
         return f"<plan of {of}: {count(len(self.runs), 'run')}, {to_do}>"
 
     @property
     def compare_command(self) -> str:
         """The command that prints the report on the results of this plan."""
-        return _command("compare", self.table, self.cells, self.profile, self.seeds, results=str(self.results))
+        is_extension = self.seeds != self.selection.seeds
+        return command("compare", replace(self.selection, seeds=None) if is_extension else self.selection)
 
     @property
     def counted(self) -> str:
@@ -519,7 +507,7 @@ class Plan:
         from paperbench.training.engine import engine_candidates
         from paperbench.training.memory import memory_needed
 
-        store, lacking = Store(self.results), {run.id: iterations for run, iterations in self.remaining}
+        store, lacking = Store(self.selection.results), {run.id: iterations for run, iterations in self.remaining}
         groups: dict[tuple[str, str], list[PlannedRun]] = {}
         for run in self.runs:
             record, is_there = store.readable_record(run.id), store.directory(run.id).path.exists()
@@ -547,9 +535,11 @@ class Plan:
         at_most = "at most " if self.missing_data else ""
         work = f"{at_most}{total} to do, about {format_bytes(self.bytes_needed)} of disk"
         if not lacking:
-            work = "nothing to do" if self.stop_at else "all finished"
+            work = "nothing to do" if self.training.stop_at else "all finished"
         engines = {
-            engine_candidates(self.engine, self.device, run.recipe.iterations, has_noise=run.net.has_noise)[0].name
+            engine_candidates(self.training.engine, self.device, run.recipe.iterations, has_noise=run.net.has_noise)[
+                0
+            ].name
             for run in self.runs
         }
         precisions = {run.spec.precision for run in self.runs}
@@ -601,12 +591,11 @@ class Outcome:
         if self.remaining:
             fix = "fix the errors above, then " if self.failed else ""
             return paragraph(f"Next: {fix}give the same command again ({count(len(self.remaining), 'run')} to do).")
-        if self.plan.stop_at and any(net.ours and net.ours.ended != list(net.ours.runs) for net in nets):
+        if self.plan.training.stop_at and any(net.ours and net.ours.ended != list(net.ours.runs) for net in nets):
             return paragraph("Next: give the same command without --stop-at, or with a later one.")
         return f"Next, print the report:\n{self.plan.compare_command}"
 
 
-@neutral()
 def plan(
     table: str,
     results: str | PathLike[str] = "results",
@@ -622,96 +611,107 @@ def plan(
     max_seconds: float | None = None,
     incompatible: Incompatible = "refuse",
     root: str | PathLike[str] | None = None,
-    is_tentative: bool = False,
-    is_elsewhere: bool = False,
+    estimate_only: bool = False,
+    for_other_machine: bool = False,
 ) -> Plan:
     """Plan the training of a table. Loads the data sets; writes nothing.
 
     Args:
-        results: The results directory; its runs are resumed.
         cells: One shell pattern or several, see `Table.cells`.
-        seeds: Runs per cell; by default the table's or profile's. Twice the paper profile's are its extension.
-        precision: By default the table's, if it names one; else tf32 on GPUs that have it, else fp32.
-        engine: "eager", "graph", "streams" or "compile"; "auto" chooses.
-        data: Directory with the data sets; by default $PAPERBENCH_DATA, else ./data.
-        stop_at: Iteration at which every run pauses: a prefix, to be resumed later.
-        max_seconds: Time limit for training.
-        incompatible: How to treat runs by other versions, or without a readable checkpoint.
-        root: As for `load_table`.
-        is_tentative: Whether a missing GPU or missing data is no error, and a full disk only a warning. Such a plan may
-            be unfit to run.
-        is_elsewhere: Whether the plan is for a GPU of another machine, which has TF32, whatever `device` is. It cannot
-            be run here.
+        estimate_only, for_other_machine: See `plan_runs`; `options.Selection` and `options.TrainingOptions` describe
+            the rest.
     """
-    if seeds is not None and not 1 <= seeds <= MAX_SEEDS:
-        raise PaperbenchError(f"seeds must be from 1 to {MAX_SEEDS}, not {seeds}.")
-    if stop_at is not None and stop_at < 1:
-        raise PaperbenchError(f"stop_at must be at least 1, not {stop_at}.")
-    if max_seconds is not None and not 0 < max_seconds < math.inf:
-        raise PaperbenchError(f"max_seconds must be a positive number of seconds, not {max_seconds}.")
-    published, directory = load_table(table, root), Path(results)
-    read = published.table
-    of_profile = read.profiles.named(profile)
-    chosen = read.cells(cells)
-    if directory.exists() and not directory.is_dir():
-        raise PaperbenchError(f"{directory} is not a directory. Choose another one (`--results DIR`).")
+    selection = _selection(table, cells, profile, seeds, results, root)
+    training = TrainingOptions(
+        precision=precision,
+        device=device,
+        engine=engine,
+        stop_at=stop_at,
+        max_seconds=max_seconds,
+        incompatible=incompatible,
+        data=Path(data) if data is not None else None,
+    )
+    return plan_runs(selection, training, estimate_only=estimate_only, for_other_machine=for_other_machine)
 
-    from paperbench.catalogue import DATASETS
-    from paperbench.data.dataset import Dataset, MissingDataset
-    from paperbench.data.sources import data_directory, load_dataset
+
+@neutral()
+def plan_runs(
+    selection: Selection, training: TrainingOptions, *, estimate_only: bool = False, for_other_machine: bool = False
+) -> Plan:
+    """Plan the training of a selection.
+
+    Args:
+        estimate_only: Whether a missing GPU or missing data is no error, and a full disk only a warning. Such a plan
+            may be unfit to run.
+        for_other_machine: Whether the plan is for a GPU of another machine, which has TF32, whatever the device is. It
+            cannot be run here.
+    """
+    published, results = load_table(selection.table, selection.root), selection.results
+    table = published.table
+    profile, chosen = table.profiles.named(selection.profile), table.cells(selection.cells)
+    if results.exists() and not results.is_dir():
+        raise PaperbenchError(f"{results} is not a directory. Choose another one (`--results DIR`).")
+
     from paperbench.runs import planning  # torch from here on, once the names are right
     from paperbench.runs.disk_space import bytes_needed, check_disk_space
     from paperbench.runs.limits import Limits
-    from paperbench.runs.worker import Incompatible, remaining
+    from paperbench.runs.worker import remaining
     from paperbench.training.device import ELSEWHERE, choose_device
     from paperbench.training.engine import engine_candidates
     from paperbench.training.precision import choose_precision
 
-    if incompatible not in get_args(Incompatible):
-        raise PaperbenchError(f"Unknown choice {incompatible!r}. {nearest(incompatible, get_args(Incompatible))}")
     warnings: list[str] = []
-    on = ELSEWHERE if is_elsewhere else choose_device(device, warnings.append, may_be_elsewhere=is_tentative)
-    engine_candidates(engine, on, iterations=0)  # raises its errors before data are loaded
-    arithmetic = choose_precision(precision or read.experiment.precision, on)
-    data_path = data_directory(Path(data) if data is not None else None)
-    datasets: dict[str, Dataset] = {}
-    for key in planning.needed_datasets(chosen, of_profile):
-        try:
-            datasets[key] = load_dataset(key, data_path)
-        except PaperbenchError as error:
-            if not is_tentative:
-                raise
-            datasets[key] = MissingDataset(key, DATASETS[key].title, str(data_path), canonical=False, error=str(error))
-    usual = read.seeds_in(of_profile)
-    runs = planning.plan(read, chosen, profile, arithmetic, seeds or usual, datasets)
+    device = ELSEWHERE
+    if not for_other_machine:
+        device = choose_device(training.device, warnings.append, may_be_elsewhere=estimate_only)
+    engine_candidates(training.engine, device, iterations=0)  # raises its errors before data are loaded
+    precision = choose_precision(training.precision or table.experiment.precision, device)
+    datasets = _load_datasets(planning.needed_datasets(chosen, profile), training.data, may_lack=estimate_only)
+    usual = table.seeds_in(profile)
+    seeds = selection.seeds or usual
+    runs = planning.plan(table, chosen, selection.profile, precision, seeds, datasets)
     for has_noise in {run.net.has_noise for run in runs}:
-        engine_candidates(engine, on, iterations=0, has_noise=has_noise)
-    to_do = remaining(runs, Store(directory), Limits(stop_at), incompatible)
-    needed = bytes_needed([run for run, _ in to_do], Store(directory), start_anew=incompatible == "restart")
+        engine_candidates(training.engine, device, iterations=0, has_noise=has_noise)
+    store, start_anew = Store(results), training.incompatible == "restart"
+    to_do = remaining(runs, store, Limits(training.stop_at), training.incompatible)
+    needed = bytes_needed([run for run, _ in to_do], store, start_anew=start_anew)
     try:
-        check_disk_space(needed, directory)
+        check_disk_space(needed, results)
     except PaperbenchError as error:
-        if not is_tentative:
+        if not estimate_only:
             raise
         warnings.append(str(error))
-    matching = read.cells(cells, on_request=True)
+    matching = table.cells(selection.cells, on_request=True)
     return Plan(
         table=published,
-        cells=(cells,) if isinstance(cells, str) else tuple(cells),
+        selection=selection,
+        training=training,
         unnamed_rows=tuple(dict.fromkeys(cell.row.id for cell in matching if cell not in chosen)),
-        profile=profile,
-        seeds=usual if seeds is None or (profile == "paper" and seeds == 2 * usual) else seeds,
+        seeds=usual if selection.profile == "paper" and seeds == 2 * usual else seeds,
         runs=runs,
         remaining=to_do,
         bytes_needed=needed,
-        results=directory,
-        device=on,
-        engine=engine,
-        incompatible=incompatible,
-        stop_at=stop_at,
-        max_seconds=max_seconds,
+        device=device,
         warnings=tuple(warnings),
     )
+
+
+def _load_datasets(keys: Iterable[str], data: Path | None, *, may_lack: bool) -> dict[str, Dataset]:
+    """Load data sets; if they may be lacking, those that cannot be loaded are represented by what is wrong."""
+    from paperbench.catalogue import DATASETS
+    from paperbench.data.dataset import MissingDataset
+    from paperbench.data.sources import data_directory, load_dataset
+
+    datasets: dict[str, Dataset] = {}
+    directory = data_directory(data)
+    for key in keys:
+        try:
+            datasets[key] = load_dataset(key, directory)
+        except PaperbenchError as error:
+            if not may_lack:
+                raise
+            datasets[key] = MissingDataset(key, DATASETS[key].title, str(directory), canonical=False, error=str(error))
+    return datasets
 
 
 @neutral()
@@ -732,13 +732,15 @@ def run(plan: Plan, observer: Observer | None = None, processes: Processes | Non
 
     if plan.device == ELSEWHERE:
         raise PaperbenchError("This plan is for a GPU of another machine. Plan again there.")
-    store, limits, processes = Store(plan.results), Limits(plan.stop_at, plan.max_seconds), processes or Processes()
+    selection, training, processes = plan.selection, plan.training, processes or Processes()
+    limits = Limits(training.stop_at, training.max_seconds)
     plan.check_processes(processes.count)
     processes.limits = limits
     observer = observer or Progress(plan.remaining, len(plan.runs), sys.stderr)
     is_launched = processes.count > 1 or "PAPERBENCH_SAVED" in os.environ  # by the script of a Slurm job
     with stopping_on_signals(limits, is_launched=is_launched) if current_thread() is main_thread() else nullcontext():
-        worker = Worker(store, plan.device, limits, observer, plan.incompatible, plan.engine, processes)
+        how = training.incompatible, training.engine, processes
+        worker = Worker(Store(selection.results), plan.device, limits, observer, *how)
         failed = worker.run_all(plan.runs)
     observer.all_done()
     return conclude(plan, failed, limits.exhausted, limits.signal)
@@ -749,10 +751,10 @@ def conclude(plan: Plan, failed: list[PlannedRun], is_cut_short: bool, signal: i
     from paperbench.runs.limits import Limits
     from paperbench.runs.worker import remaining
 
-    plan.results.mkdir(parents=True, exist_ok=True)  # even if there was no time to start a run
-    judged = plan.table.compare(plan.results, cells=plan.cells, profile=plan.profile, seeds=plan.seeds)
-    store = Store(plan.results)
-    left = [run for run, _ in remaining(plan.runs, store, Limits(plan.stop_at), plan.incompatible)]
+    selection, limits = plan.selection, Limits(plan.training.stop_at)
+    selection.results.mkdir(parents=True, exist_ok=True)  # even if there was no time to start a run
+    judged = plan.table.compare(selection.results, cells=selection.cells, profile=selection.profile, seeds=plan.seeds)
+    left = [run for run, _ in remaining(plan.runs, Store(selection.results), limits, plan.training.incompatible)]
     ids = {run.id for run in left}
     failed = [run for run in failed if run.id in ids]  # another process may have finished one
     return Outcome(plan, judged, failed, left, is_cut_short, signal)

@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paperbench.cli.arguments import add_settings, add_shared, number_of_runs, parse_settings, positive_int
+from paperbench.cli.arguments import add_settings, add_shared, parse_settings
 from paperbench.cli.output import PICTURES, check_directory, format_of, import_figures, write
 from paperbench.errors import PaperbenchError
+from paperbench.options import positive_int
 
 if TYPE_CHECKING:
     from paperbench.report.analyses import Analyses
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trained", action="store_true", help="the nets of the table's runs in --results, as far as they are trained"
     )
-    parser.add_argument("--seeds", type=number_of_runs, metavar="N", help="initialisations per net (default: 1)")
+    add_shared(parser, "--seeds", help="initialisations per net (default: 1)")
     add_settings(parser)
     add_shared(parser, "--cells", "--profile")
     parser.add_argument(

@@ -9,9 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from paperbench.cli.arguments import add_shared, positive_int, seconds
+from paperbench.cli.arguments import add_shared
 from paperbench.errors import PaperbenchError
 from paperbench.launch import Launch
+from paperbench.options import positive_int, seconds
 
 MODELS = {
     "cpu": ("preact_resnet20", "preact_resnet110"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from paperbench.cli.arguments import add_shared, command_for, name_left_out, name_other_profiles, number_of_runs
+from paperbench.cli.arguments import add_shared, chosen, name_left_out, name_other_profiles
+from paperbench.options import Selection, command
 from paperbench.report import FORMATS
 
 SUMMARY = "judge each cell and claim of a table"
@@ -17,10 +18,9 @@ DESCRIPTION = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "table", "--cells", "--profile")
-    parser.add_argument(
+    add_shared(
+        parser,
         "--seeds",
-        type=number_of_runs,
-        metavar="N",
         help="runs per cell, fixed beforehand (default: the table's); results are tested after N runs and, if "
         "these are too few, after 2N",
     )
@@ -49,7 +49,7 @@ def execute(args: argparse.Namespace) -> int:
     report = judged.render(args.format, args.require, long=args.long)
     print(report, end="" if report.endswith("\n") else "\n")
     if args.format == "table" and not judged.report.has_runs:
-        print("\n" + paragraph(f"Next: `{command_for('run', args)}`"))
+        print("\n" + paragraph(f"Next: `{command('run', chosen(Selection, args))}`"))
     name_left_out(judged.left_out)
     name_other_profiles(args.results, judged.other_profiles)
     return 0 if judged.holds(args.require) else 1

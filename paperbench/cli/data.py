@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import add_shared, positive_int
+from paperbench.cli.arguments import add_shared
 from paperbench.errors import PaperbenchError
+from paperbench.options import positive_int
 
 if TYPE_CHECKING:
     from paperbench.data.dataset import ImageDataset

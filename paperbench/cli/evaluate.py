@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paperbench.catalogue import DATASETS
-from paperbench.cli.arguments import add_shared, positive_int
+from paperbench.cli.arguments import add_shared
 from paperbench.cli.record import enter, make_result, one_cell, one_setting
 from paperbench.errors import PaperbenchError, count, one_line
+from paperbench.options import positive_int
 
 if TYPE_CHECKING:
     from paperbench.runs.evaluate import Candidate

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from paperbench.cli.arguments import (
     add_shared,
-    command_for,
+    chosen,
     name_left_out,
-    number_of_runs,
     plan_of,
     positive_points,
     rate,
-    say_what_is_skipped,
     warn,
 )
 from paperbench.errors import PaperbenchError
+from paperbench.options import Selection, TrainingOptions, command
 
 if TYPE_CHECKING:
     from paperbench.compare.power import NextRuns, Outlook
@@ -31,10 +31,9 @@ DESCRIPTION = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "table", "--cells", "--profile")
-    parser.add_argument(
+    add_shared(
+        parser,
         "--seeds",
-        type=number_of_runs,
-        metavar="N",
         help="runs per cell (default: the table's, or the profile's); 2N, the extension, are simulated, too",
     )
     parser.add_argument(
@@ -62,8 +61,8 @@ def execute(args: argparse.Namespace) -> int:
     from paperbench.report.outlook import render, valuable
 
     outlook, problem = _outlook(args)
-    plan = plan_of(args, is_tentative=True)
-    say_what_is_skipped(plan, args)
+    selection, training = chosen(Selection, args), chosen(TrainingOptions, args)
+    plan = plan_of(args, estimate_only=True)
     cost = None
     try:
         cost = plan.cost(dict(args.rate)) if plan.remaining else None
@@ -76,14 +75,17 @@ def execute(args: argparse.Namespace) -> int:
     print(plan.listing(cost))
     if plan.missing_data:
         print(paragraph("Status unknown: ids of runs depend on their data, so without it none can be looked up."))
-    heading, commands = "Next, train them:", [command_for("run", args)]
+    heading, commands = "Next, train them:", [command("run", selection, training)]
     if not plan.remaining:
         heading, commands = "Next, print the report:", [plan.compare_command]
     if outlook:
         print(f"\n{render(outlook, args.long)}")
         name_left_out(outlook.left_out)
         runs = valuable(outlook)
-        heading, commands = "Train the first of these:", _commands(args, outlook, runs[0]) if runs else []
+        heading, commands = (
+            "Train the first of these:",
+            _commands(selection, training, outlook, runs[0]) if runs else [],
+        )
     for sentence in filter(None, (*plan.missing_data, problem)):
         print(f"\n{sentence}")
     if commands:
@@ -105,10 +107,11 @@ def _outlook(args: argparse.Namespace) -> tuple[Outlook | None, str]:
         return None, str(error)
 
 
-def _commands(args: argparse.Namespace, outlook: Outlook, first: NextRuns) -> list[str]:
+def _commands(selection: Selection, training: TrainingOptions, outlook: Outlook, first: NextRuns) -> list[str]:
     """Return the command that trains some runs and, under a heading, the one that judges them if it needs options."""
     table = outlook.comparison.table
     usual = table.seeds_in(table.profiles.named("paper"))
-    judge = ["Then compare with the options that you planned with:", command_for("compare", args)]
-    args.cells, args.seeds = [first.cells[0]], first.total if first.total != usual else None
-    return [command_for("run", args), *(judge if outlook.planned != usual else ())]
+    judge = ["Then compare with the options that you planned with:", command("compare", selection)]
+    seeds = first.total if first.total != usual else None
+    train = command("run", replace(selection, cells=first.cells[:1], seeds=seeds), training)
+    return [train, *(judge if outlook.planned != usual else ())]

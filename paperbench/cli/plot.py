@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paperbench.cli.arguments import (
-    DEFAULT_RESULTS,
     add_settings,
     add_shared,
-    command_for,
+    chosen,
     name_left_out,
     name_other_profiles,
-    number_of_runs,
     parse_settings,
 )
 from paperbench.cli.output import PICTURES, format_of, import_figures, write
 from paperbench.errors import PaperbenchError, nearest
+from paperbench.options import Selection, command
 
 if TYPE_CHECKING:
     from paperbench.api import JudgedTable
@@ -52,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--x", choices=("iterations", "epochs", "depth"), help="horizontal axis (default: iterations); depth: of tables"
     )
     add_shared(parser, "--cells", "--profile")
-    parser.add_argument("--seeds", type=number_of_runs, metavar="N", help="runs per cell, as for compare")
+    add_shared(parser, "--seeds", help="runs per cell, as for compare")
     add_settings(parser)
     add_shared(parser, "--results", "--tables")
 
@@ -100,7 +99,7 @@ def _plot_runs(args: argparse.Namespace, form: str, table: Table, figure: Figure
     args.table = table.id
     if figure and not args.cells:
         args.cells = list(dict.fromkeys(cell for panel in figure.panels for cell in panel.cells))
-    may_lack = is_by_depth and args.results == DEFAULT_RESULTS and not args.results.exists()
+    may_lack = is_by_depth and args.results == Selection.results and not args.results.exists()
     judged = load_table(table.id, args.tables).compare(
         None if may_lack else args.results, cells=args.cells or "*", profile=args.profile, seeds=args.seeds
     )
@@ -120,7 +119,7 @@ def _curves(
     panels = judged.panels(figure.id if figure else None)
     if not panels:
         where = f"in profile {args.profile} in {args.results}"
-        raise PaperbenchError(f"No run of {args.what} {where} yet. Next: `{command_for('run', args)}`")
+        raise PaperbenchError(f"No run of {args.what} {where} yet. Next: `{command('run', chosen(Selection, args))}`")
     shown = [curve for panel in panels for curve in panel.curves]
     notes = notes_on(shown, judged.comparison, figure.id if figure else None)
     name_left_out(dict.fromkeys(run.problem for curve in shown for run in curve.runs if run.problem))
@@ -153,7 +152,7 @@ def _by_depth(form: str, judged: JudgedTable) -> bytes:
 def _refuse_curve_options(args: argparse.Namespace, form: str) -> None:
     for option, is_given in (
         *(("--x", args.x), ("--cells", args.cells), ("--seeds", args.seeds), ("csv", form == "csv")),
-        *(("--profile", args.profile != "paper"), ("--results", args.results != DEFAULT_RESULTS)),
+        *(("--profile", args.profile != "paper"), ("--results", args.results != Selection.results)),
     ):
         if is_given:
             raise PaperbenchError(f"{option} is for training curves, and {args.what} has none. Leave it out.")

@@ -6,8 +6,9 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import add_shared, command_for
+from paperbench.cli.arguments import add_shared, chosen
 from paperbench.errors import PaperbenchError, listing, nearest
+from paperbench.options import Selection, command
 
 if TYPE_CHECKING:
     from paperbench.runs.external import ExternalResult
@@ -92,7 +93,7 @@ def enter(result: ExternalResult, args: argparse.Namespace) -> None:
     label = f" ({result.setting})" if result.setting else ""
     outcome = "diverged" if result.error is None else f"{percent(result.error)} %"
     print(f"Recorded {result.table} {result.cell}{label}, seed {result.seed}: {outcome}\nin {path}")
-    print(f"Next: `{command_for('compare', args)}`")
+    print(f"Next: `{command('compare', chosen(Selection, args))}`")
 
 
 def one_cell(table: Table, cell_id: str) -> Cell:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from paperbench.cli.arguments import add_shared, name_left_out, number_of_runs
+from paperbench.cli.arguments import add_shared, name_left_out
 
 SUMMARY = "write a page with tables, verdicts, curves and runs"
 DESCRIPTION = (
@@ -20,16 +20,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "names", nargs="*", metavar="TABLES", help="ids of tables, shown even without runs (default: all with runs)"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", required=True, help="where to write index.html")
-    parser.add_argument(
-        "--profile",
-        action="extend",
-        nargs="+",
-        default=[],
-        metavar="P",
-        help="only runs of these profiles (default: all)",
-    )
+    help_ = "only runs of these profiles (default: all)"
+    add_shared(parser, "--profile", action="extend", nargs="+", default=[], help=help_)
     add_shared(parser, "--cells")
-    parser.add_argument("--seeds", type=number_of_runs, metavar="N", help="runs per cell, as for compare")
+    add_shared(parser, "--seeds", help="runs per cell, as for compare")
     add_shared(parser, "--results", "--tables")
 
 

@@ -11,19 +11,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import (
-    DAY,
-    add_shared,
-    command_for,
-    number_of_runs,
-    plan_of,
-    positive_int,
-    say_what_is_skipped,
-    seconds,
-    warn,
-)
+from paperbench.cli.arguments import add_shared, chosen, plan_of, warn
 from paperbench.errors import PaperbenchError, count, duration, listing
 from paperbench.launch import TIME_WAS_UP, Launch
+from paperbench.options import DAY, Selection, TrainingOptions, arguments, command, positive_int
 
 if TYPE_CHECKING:
     from paperbench.api import Outcome, Plan
@@ -38,37 +29,15 @@ DESCRIPTION = (
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser, *, with_executors: bool = True) -> None:
-    add_shared(parser, "table", "--cells", "--profile")
-    parser.add_argument(
-        "--seeds", type=number_of_runs, metavar="N", help="runs per cell (default: the table's, or the profile's)"
-    )
-    add_shared(parser, "--precision", "--device", "--engine", "--stop-at")
-    parser.add_argument(
-        "--max-seconds",
-        type=seconds,
-        metavar="T",
-        help="pause after this time, such as 1h30m or 90 (seconds); loading the data and the final test of a run are "
-        "not counted",
-    )
-    parser.add_argument(
-        "--incompatible",
-        choices=("refuse", "restart"),
-        default="refuse",
-        help="what to do with a run of another numerics version or major version of torch, or without a readable "
-        "checkpoint: refuse it (default), or restart it and set its old files aside",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_shared(parser, "table", "--cells", "--profile", "--seeds", "--precision", "--device", "--engine")
+    add_shared(parser, "--stop-at", "--max-seconds", "--incompatible")
     parser.add_argument(
         "--yes",
         action="store_true",
         help="train even if that takes more than a day on a CPU, without measuring how long; see `paperbench plan`",
     )
     add_shared(parser, "--data", "--results", "--tables")
-    if with_executors:
-        _add_executor(parser)
-
-
-def _add_executor(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "executors", "Start copies of this command, called workers, that divide its runs among them."
     )
@@ -144,39 +113,32 @@ def _workers(args: argparse.Namespace, device: str) -> Workers:
     from paperbench.data.sources import data_directory
     from paperbench.executors import Workers
 
-    parser = argparse.ArgumentParser()
-    add_arguments(parser, with_executors=False)
+    selection, training = chosen(Selection, args), chosen(TrainingOptions, args)
+    root = selection.root.absolute() if selection.root else None
+    anywhere = replace(selection, results=selection.results.absolute(), root=root)
+    training = replace(training, device=device, data=data_directory(training.data).absolute())
     # A worker never trains on the CPU of a machine whose GPU fails, nor measures how long all runs would take it.
-    given = {**vars(args), "device": device, "yes": True, "data": data_directory(args.data)}
-    given |= {name: given[name].absolute() for name in ("data", "results", "tables") if given[name]}
-    arguments: tuple[str, ...] = ("run", args.table)
-    for name, default in vars(parser.parse_args([args.table])).items():
-        option, value = f"--{name.replace('_', '-')}", given[name]
-        if isinstance(value, list):
-            arguments += (option, *value)
-        elif value != default:
-            arguments += (option if value is True else f"{option}={value}",)
-    gpus_per_run = 0 if device == "cpu" else args.gpus_per_run or 1
-    return Workers(arguments, args.results, args.workers or 1, gpus_per_run)
+    words = arguments("run", anywhere, training, "--yes")
+    return Workers(words, selection.results, args.workers or 1, 0 if device == "cpu" else args.gpus_per_run or 1)
 
 
 def _submit_jobs(args: argparse.Namespace) -> int:
     """Submit Slurm jobs, from a machine that may have no GPU."""
     from paperbench.executors.slurm import script, submit
 
-    device = "cpu" if args.device == "cpu" else "cuda"
-    workers = _workers(args, device)
+    if args.device == "auto":
+        args.device = "cuda"
+    workers = _workers(args, args.device)
     text = script(workers, args.partition, args.time, args.sbatch or (), args.setup or ())
     if args.print_script:
         print(text, end="")
         return 0
-    plan = plan_of(args, device=device, is_elsewhere=device == "cuda")
-    say_what_is_skipped(plan, args)
+    plan = plan_of(args, for_other_machine=args.device == "cuda")
     plan.check_processes(workers.processes)
     if not plan.remaining:
         print(f"All runs are finished. Next, print the report:\n{plan.compare_command}")
         return 0
-    if device == "cpu":
+    if args.device == "cpu":
         _check_time(plan, args, min(workers.count, len(plan.remaining)))
     present, new = submit(workers, text)
     ids = f": {listing(new)}" if new else ""
@@ -186,7 +148,7 @@ def _submit_jobs(args: argparse.Namespace) -> int:
             f"Already in the queue, and not changed by new options of Slurm: {count(present, 'job')} of this command."
         )
     print(f"Logs: {workers.results / 'slurm' / workers.name}-*.log")
-    print(f"Progress: {command_for('status', args)}")
+    print(f"Progress: {command('status', chosen(Selection, args))}")
     print(f"To stop, with everything saved: scancel --name={workers.name}")
     return 0
 
@@ -202,7 +164,6 @@ def _divide(args: argparse.Namespace) -> int:
     from paperbench.runs.limits import Limits
 
     plan = plan_of(args)
-    say_what_is_skipped(plan, args)
     if args.gpus_per_run and plan.device.type != "cuda":
         raise PaperbenchError(f"--gpus-per-run needs GPUs, and this plan is for {plan.device}. Omit the option.")
     workers = _workers(args, plan.device.type)
@@ -212,7 +173,7 @@ def _divide(args: argparse.Namespace) -> int:
         workers = replace(workers, count=max(1, len(gpus) // workers.gpus_per_run))
     if plan.device.type == "cpu":
         _check_time(plan, args, 1)  # one measured CPU is what workers divide
-    limits, say = Limits(plan.stop_at, plan.max_seconds), Progress((), len(plan.runs), sys.stderr).say
+    limits, say = Limits(plan.training.stop_at, plan.training.max_seconds), Progress((), len(plan.runs), sys.stderr).say
     statuses, before = list[int](), _failures(plan)
     if plan.remaining and args.executor == "local":
         statuses = local.run(workers, local.environments(workers, gpus, processors()), limits, say)
@@ -234,7 +195,7 @@ def _failures(plan: Plan) -> dict[str, int]:
     found = {}
     for run in plan.runs:
         with suppress(OSError):
-            found[run.id] = Store(plan.results).directory(run.id).failure_file.stat().st_mtime_ns
+            found[run.id] = Store(plan.selection.results).directory(run.id).failure_file.stat().st_mtime_ns
     return found
 
 
@@ -243,8 +204,22 @@ def execute(args: argparse.Namespace) -> int:
     if args.executor:
         return _submit_jobs(args) if args.executor == "slurm" else _divide(args)
     launch = Launch.of(os.environ)
-    if launch is None:
-        return _run(args, launch)
+    return _train_together(args, launch) if launch else _train(args)
+
+
+def _train(args: argparse.Namespace, processes: Processes | None = None) -> int:
+    """Train the runs in this process, alone or as number 0 of several, and print the table."""
+    from paperbench import api
+    from paperbench.report.progress import Progress
+
+    plan = plan_of(args)
+    _check_time(plan, args, processes.count if processes else 1)
+    progress = Progress(plan.remaining, len(plan.runs), sys.stderr)
+    return _conclude(api.run(plan, progress, processes), progress.say)
+
+
+def _train_together(args: argparse.Namespace, launch: Launch) -> int:
+    """Train each run in all processes that torchrun or srun has started; this is one of them."""
     from paperbench.data.sources import data_directory
     from paperbench.runs.follow import follow
     from paperbench.runs.limits import Limits, stopping_on_signals
@@ -256,7 +231,7 @@ def execute(args: argparse.Namespace) -> int:
     processes = Processes(launch, device)
     try:
         if launch.rank == 0:
-            status = _run(args, launch, processes)
+            status = _train(args, processes)
         else:
             processes.limits = limits
             with stopping_on_signals(limits, is_launched=True):
@@ -266,25 +241,13 @@ def execute(args: argparse.Namespace) -> int:
     return status
 
 
-def _run(args: argparse.Namespace, launch: Launch | None, processes: Processes | None = None) -> int:
-    """Run the command in a process that trains alone, or as number 0 of several."""
-    from paperbench import api
-    from paperbench.report.progress import Progress
-
-    plan = plan_of(args)
-    say_what_is_skipped(plan, args)
-    _check_time(plan, args, launch.count if launch else 1)
-    progress = Progress(plan.remaining, len(plan.runs), sys.stderr)
-    return _conclude(api.run(plan, progress, processes), progress.say)
-
-
 def _conclude(outcome: Outcome, say: Callable[[str], None]) -> int:
     """Print what is left to do, and the table; return the exit status."""
     left, failed = len(outcome.remaining), len(outcome.failed)
     for complaint in outcome.judged.left_out:
         say(f"paperbench: left out: {complaint}")
     if left and outcome.is_cut_short and not outcome.signal:  # the handler of a signal prints its own message
-        say(f"paperbench: stopped after {duration(outcome.plan.max_seconds or 0)}; {count(left, 'run')} left.")
+        say(f"paperbench: stopped after {duration(outcome.plan.training.max_seconds or 0)}; {count(left, 'run')} left.")
     elif left > failed and not outcome.is_cut_short:
         say(f"paperbench: {count(left - failed, 'run')} left to other processes.")
     if failed:

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import add_shared, name_left_out, name_other_profiles, number_of_runs, seconds
+from paperbench.cli.arguments import add_shared, name_left_out, name_other_profiles
 from paperbench.errors import PaperbenchError
+from paperbench.options import seconds
 
 if TYPE_CHECKING:
     from paperbench.runs.status import Snapshot, TableStatus
@@ -31,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "table", nargs="?", metavar="TABLE", help="id of a table (default: every table and profile that has runs)"
     )
     add_shared(parser, "--cells")
-    parser.add_argument("--profile", metavar="P", help="default: paper; without TABLE, every one that has runs")
-    parser.add_argument("--seeds", type=number_of_runs, metavar="N", help="runs wanted per cell (default: the table's)")
+    add_shared(parser, "--profile", default=None, help="default: paper; without TABLE, every one that has runs")
+    add_shared(parser, "--seeds", help="runs wanted per cell (default: the table's)")
     parser.add_argument(
         "--watch",
         type=seconds,

@@ -9,8 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import DEFAULT_RESULTS, add_shared, positive_int
+from paperbench.cli.arguments import add_shared
 from paperbench.errors import PaperbenchError, count, listing, one_line
+from paperbench.options import Selection, positive_int
 
 if TYPE_CHECKING:
     import torch
@@ -42,8 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "the same CPU, number of threads and torch, else within 2 %% of the training loss, 0.2 %% of the test loss and "
         "0.1 %% of the test images",
     )
-    add_shared(parser, "--data", "--device")
-    parser.set_defaults(device=None)
+    add_shared(parser, "--data", "--device", default=None)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -57,7 +57,7 @@ def execute(args: argparse.Namespace) -> int:
     for option, value in (("--data", args.data), ("--device", args.device)):
         if value and not args.rerun:
             raise PaperbenchError(f"{option} needs --rerun. Add --rerun, or omit {option}.")
-    results = args.results or args.positional or DEFAULT_RESULTS
+    results = args.results or args.positional or Selection.results
     store = Store.existing(results)
     if not any((results / name).is_dir() for name in ("runs", "external", "analysis")):
         raise PaperbenchError(

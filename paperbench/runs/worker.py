@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from contextlib import closing, suppress
 from functools import partial
-from typing import Literal
 
 import torch
 
 from paperbench.errors import Interrupted, PaperbenchError, RunError
+from paperbench.options import Incompatible
 from paperbench.runs.disk_space import format_bytes
 from paperbench.runs.hashed import ForeignRecordError, RecordError
 from paperbench.runs.lease import LEASE_SECONDS, Lease, LeaseLostError, acquire_any
@@ -23,9 +23,6 @@ from paperbench.training.engine import groups_at_once
 from paperbench.training.memory import is_out_of_memory, memory_free, memory_needed, release_memory
 from paperbench.training.processes import ALONE, Processes
 from paperbench.training.trainer import NUMERICS_VERSION
-
-Incompatible = Literal["refuse", "restart"]
-"""What to do with a run that other versions began, or that has no readable checkpoint."""
 
 
 def is_done(record: Record | None, run: PlannedRun, limits: Limits) -> bool:
