@@ -202,13 +202,9 @@ class _Results:
     analyses: ReadAnalyses
 
     @classmethod
-    def read(cls, directory: Path, example: str) -> _Results:
-        """Read a results directory.
-
-        Args:
-            example: A command that makes one.
-        """
-        store = Store.existing(directory, example)
+    def read(cls, directory: Path, table: str = "table2", profile: str = "paper") -> _Results:
+        """Read a results directory; if there is none, an error says how to train a table there."""
+        store = Store.existing(directory, table, profile)
         records, damaged = store.records()
         externals, complaints = read_externals(directory)
         analyses = cache(lambda: read_analyses(directory))
@@ -256,7 +252,7 @@ class PublishedTable:
         chosen = self.table.cells(cells, on_request=True)
         read = _Results(Store(Path()), (), (), (), lambda: ((), ()))
         if results is not None:
-            read = _Results.read(Path(results), command("run", Selection(self.id, profile=profile)))
+            read = _Results.read(Path(results), self.id, profile)
         return self._judge(read, chosen, profile, seeds)
 
     def _judge(self, results: _Results, chosen: Sequence[Cell], profile: str, seeds: int | None) -> JudgedTable:
@@ -320,18 +316,6 @@ def _short(value: float) -> str:
     return f"{value:.1g}" if value < 0.095 else f"{value:#.2g}" if value < 9.95 else f"{value:,.0f}"
 
 
-def _selection(
-    table: str,
-    cells: str | Sequence[str],
-    profile: str,
-    seeds: int | None,
-    results: str | PathLike[str] = Selection.results,
-    root: str | PathLike[str] | None = None,
-) -> Selection:
-    patterns = (cells,) if isinstance(cells, str) else tuple(cells)
-    return Selection(table, patterns, profile, seeds, Path(results), Path(root) if root is not None else None)
-
-
 def load_table(table: str, root: str | PathLike[str] | None = None) -> PublishedTable:
     """Load a table of the paper.
 
@@ -385,7 +369,7 @@ def make_page(
     from paperbench.report.page import Part, render
 
     directory = find_spec_root(Path(root) if root is not None else None)
-    read = _Results.read(Path(results), "paperbench run table2")
+    read = _Results.read(Path(results))
     present = {record.spec.profile for record in read.records} | {"paper"}
     shown: list[tuple[PublishedTable, JudgedTable]] = []
     for table in [load_table(one, directory) for one in dict.fromkeys(tables) or table_ids(directory)]:
@@ -415,7 +399,8 @@ def make_page(
     in_results = re.compile(rf"(?<![\w./-]){re.escape(str(Path(results)))}(?=/)")  # names may be those of people
 
     def part(table: PublishedTable, one: JudgedTable) -> Part:
-        chosen = _selection(table.id, cells, one.comparison.profile, seeds, root=root)
+        patterns = (cells,) if isinstance(cells, str) else tuple(cells)
+        chosen = Selection(table.id, patterns, one.comparison.profile, seeds, root=directory if root else None)
         commands = [
             (without_paths(command("run", chosen)), "trains what is missing"),
             (without_paths(command("compare", chosen)), "judges it"),
@@ -616,21 +601,16 @@ def plan(
 ) -> Plan:
     """Plan the training of a table. Loads the data sets; writes nothing.
 
+    The keywords are the options of `paperbench run`, whose `--help` describes them; `root` is `--tables`.
+
     Args:
         cells: One shell pattern or several, see `Table.cells`.
-        estimate_only, for_other_machine: See `plan_runs`; `options.Selection` and `options.TrainingOptions` describe
-            the rest.
+        estimate_only, for_other_machine: See `plan_runs`.
     """
-    selection = _selection(table, cells, profile, seeds, results, root)
-    training = TrainingOptions(
-        precision=precision,
-        device=device,
-        engine=engine,
-        stop_at=stop_at,
-        max_seconds=max_seconds,
-        incompatible=incompatible,
-        data=Path(data) if data is not None else None,
-    )
+    patterns = (cells,) if isinstance(cells, str) else tuple(cells)
+    in_data, in_root = (Path(one) if one is not None else None for one in (data, root))
+    selection = Selection(table, patterns, profile, seeds, Path(results), in_root)
+    training = TrainingOptions(precision, device, engine, stop_at, max_seconds, incompatible, in_data)
     return plan_runs(selection, training, estimate_only=estimate_only, for_other_machine=for_other_machine)
 
 

@@ -145,10 +145,8 @@ def flag_of(one: Field[Any]) -> str:
 def options_of(kind: type[Selection | TrainingOptions]) -> dict[str, dict[str, Any]]:
     """Return the settings of `argparse.ArgumentParser.add_argument` for each option."""
     tree: Any = ast.parse(inspect.getsource(kind))
-    below = {
-        ast.unparse(one.target): next_.value for one, next_ in pairwise(tree.body[0].body) if hasattr(one, "target")
-    }
-    docs = {name: " ".join(doc.value.split()) for name, doc in below.items()}
+    pairs = pairwise(tree.body[0].body)
+    docs = {one.target.id: " ".join(below.value.value.split()) for one, below in pairs if hasattr(one, "target")}
     return {flag_of(one): {**one.metadata["settings"], "help": docs[one.name]} for one in fields(kind)}
 
 
@@ -169,10 +167,10 @@ def arguments(name: str, selection: Selection, training: TrainingOptions | None 
     return (*words, *flags, *sorted(directories))
 
 
-def command(name: str, selection: Selection, training: TrainingOptions | None = None) -> str:
-    """Return a command on a table, to be typed in a shell."""
+def command(name: str, selection: Selection, training: TrainingOptions | None = None, *flags: str) -> str:
+    """Return a command on a table, to be typed in a shell; see `arguments`."""
     words = ["paperbench"]
-    for word in arguments(name, selection, training):
+    for word in arguments(name, selection, training, *flags):
         # After a space, a value with a dash would be another option.
         words += word.split("=", 1) if word.startswith("--") and "=-" not in word else [word]
     return shlex.join(words)

@@ -6,19 +6,12 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import (
-    add_shared,
-    chosen,
-    name_left_out,
-    plan_of,
-    positive_points,
-    rate,
-    warn,
-)
+from paperbench.cli.arguments import add_shared, name_left_out, plan_of, positive_points, rate, warn
 from paperbench.errors import PaperbenchError
-from paperbench.options import Selection, TrainingOptions, command
+from paperbench.options import command
 
 if TYPE_CHECKING:
+    from paperbench.api import Plan
     from paperbench.compare.power import NextRuns, Outlook
 
 SUMMARY = "estimate what runs cost and what they would decide, before training them"
@@ -61,7 +54,6 @@ def execute(args: argparse.Namespace) -> int:
     from paperbench.report.outlook import render, valuable
 
     outlook, problem = _outlook(args)
-    selection, training = chosen(Selection, args), chosen(TrainingOptions, args)
     plan = plan_of(args, estimate_only=True)
     cost = None
     try:
@@ -75,17 +67,14 @@ def execute(args: argparse.Namespace) -> int:
     print(plan.listing(cost))
     if plan.missing_data:
         print(paragraph("Status unknown: ids of runs depend on their data, so without it none can be looked up."))
-    heading, commands = "Next, train them:", [command("run", selection, training)]
+    heading, commands = "Next, train them:", [command("run", plan.selection, plan.training)]
     if not plan.remaining:
         heading, commands = "Next, print the report:", [plan.compare_command]
     if outlook:
         print(f"\n{render(outlook, args.long)}")
         name_left_out(outlook.left_out)
         runs = valuable(outlook)
-        heading, commands = (
-            "Train the first of these:",
-            _commands(selection, training, outlook, runs[0]) if runs else [],
-        )
+        heading, commands = "Train the first of these:", _commands(plan, outlook, runs[0]) if runs else []
     for sentence in filter(None, (*plan.missing_data, problem)):
         print(f"\n{sentence}")
     if commands:
@@ -107,11 +96,11 @@ def _outlook(args: argparse.Namespace) -> tuple[Outlook | None, str]:
         return None, str(error)
 
 
-def _commands(selection: Selection, training: TrainingOptions, outlook: Outlook, first: NextRuns) -> list[str]:
+def _commands(plan: Plan, outlook: Outlook, first: NextRuns) -> list[str]:
     """Return the command that trains some runs and, under a heading, the one that judges them if it needs options."""
     table = outlook.comparison.table
     usual = table.seeds_in(table.profiles.named("paper"))
-    judge = ["Then compare with the options that you planned with:", command("compare", selection)]
+    judge = ["Then compare with the options that you planned with:", command("compare", plan.selection)]
     seeds = first.total if first.total != usual else None
-    train = command("run", replace(selection, cells=first.cells[:1], seeds=seeds), training)
+    train = command("run", replace(plan.selection, cells=first.cells[:1], seeds=seeds), plan.training)
     return [train, *(judge if outlook.planned != usual else ())]

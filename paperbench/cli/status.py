@@ -72,7 +72,7 @@ def _show(args: argparse.Namespace, tables: list[Table]) -> int:
     from paperbench.runs.status import Snapshot, slurm_jobs
     from paperbench.runs.store import Store
 
-    seen = Snapshot(Store.existing(args.results, f"paperbench run {args.table or 'table2'}"))
+    seen = Snapshot(Store.existing(args.results, args.table or "table2"))
     statuses = list(_statuses(args, seen, tables))
     blocks = [render(one) for one in statuses] or [
         f"{args.results} has no such runs. Train some: `paperbench run table2`."

@@ -12,7 +12,6 @@ contradicted at the level divided by the number of parts.
 from __future__ import annotations
 
 import math
-import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from paperbench.compare.failures import MIN_RUNS, FailureCount, count_failures, 
 from paperbench.compare.noise import NO_PRIOR, Prior
 from paperbench.compare.responses import Responses
 from paperbench.compare.statistics import ANALYSES, FIRST_ALPHA, Contrast, compute_contrast
+from paperbench.options import Selection, command
 from paperbench.runs.record import Record
 from paperbench.specs.cell import Cell
 from paperbench.specs.claim import Claim, Measure
@@ -369,12 +369,10 @@ class _Assessor:
         shares = [share for share in found if share is not None]
         if len(shares) == len(records):
             return shares
-        profile = self._evidence.profile_name
-        options = ["--cells", *self._claim.cells, *(["--profile", profile] if profile != "paper" else [])]
-        options += ["--trained"] if is_trained else ["--seeds", str(len(records))]
-        command = shlex.join(["paperbench", "analyze", self._evidence.table.id, *options])
-        state = "trained" if is_trained else "initial"
-        raise _NoValueError(f"{cell_id}: {len(shares)} of {len(records)} {state} nets are analysed (`{command}`)")
+        state, seeds, flags = ("trained", None, ["--trained"]) if is_trained else ("initial", len(records), [])
+        nets = Selection(self._evidence.table.id, self._claim.cells, self._evidence.profile_name, seeds)
+        missing = f"{len(shares)} of {len(records)} {state} nets are analysed"
+        raise _NoValueError(f"{cell_id}: {missing} (`{command('analyze', nets, None, *flags)}`)")
 
     def _value(self, cell: Cell, measure: Literal["test_error", "train_loss", "train_error"], run: RunFacts) -> float:
         if measure == "test_error":

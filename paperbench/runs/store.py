@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 import os
-import shlex
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -34,6 +33,7 @@ from paperbench.files import (
     refuse_links,
     report_write_errors,
 )
+from paperbench.options import Selection, command
 from paperbench.runs.checkpoints import CheckpointFile, Checkpoints
 from paperbench.runs.hashed import ForeignRecordError
 from paperbench.runs.history import History, HistoryLine, Measure, history_bytes
@@ -188,18 +188,14 @@ class Store:
         self.root = root
 
     @classmethod
-    def existing(cls, root: Path, example: str = "paperbench run table2") -> Store:
-        """Return the store in a directory.
-
-        Args:
-            example: A command that makes one.
-        """
+    def existing(cls, root: Path, table: str = "table2", profile: str = "paper") -> Store:
+        """Return the store in a directory; if there is none, an error says how to train a table there."""
         if not root.is_dir():
             if root.exists():
                 raise PaperbenchError(f"{root} is not a directory. Name a results directory (`--results`).")
-            make = f"`{example} --results {shlex.quote(str(root))}`"
+            make = command("run", Selection(table, profile=profile, results=root))
             raise PaperbenchError(
-                f"{root} does not exist. Name a results directory (`--results`), or make one: {make}."
+                f"{root} does not exist. Name a results directory (`--results`), or make one: `{make}`."
             )
         return cls(root)
 

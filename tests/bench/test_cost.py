@@ -23,7 +23,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> api.Plan:
     monkeypatch.setattr(cost, "_measure_step", lambda run, *_: (2, 2 * macs(run.net, 224) * 1e-9))
     monkeypatch.setattr(cost, "_measure_loader", lambda *_: 500.0)
     cells = ["original_resnet101/top1", "preact_resnet200/top1"]
-    return api.plan("table5", tmp_path, cells=cells, seeds=1, device="cpu", is_tentative=True)
+    return api.plan("table5", tmp_path, cells=cells, seeds=1, device="cpu", estimate_only=True)
 
 
 def test_slow_nets_take_their_multiply_adds(plan: api.Plan) -> None:
@@ -64,7 +64,7 @@ def test_each_family_goes_by_its_cheapest_net(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(cost, "_measure_step", measure)
     cells = ["cifar10_resnet110/*", "cifar10_resnet1001/*"]
-    plan = api.plan("table3", tmp_path, cells=cells, seeds=1, device="cpu", is_tentative=True)
+    plan = api.plan("table3", tmp_path, cells=cells, seeds=1, device="cpu", estimate_only=True)
     found = plan.cost()
     assert found
     assert {name.split("_")[1] for name in measured} == {"resnet110", "resnet1001"}
@@ -75,7 +75,7 @@ def test_each_family_goes_by_its_cheapest_net(tmp_path: Path, monkeypatch: pytes
 def test_stated_rates_are_those_of_the_nearest_net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cost, "_measure_step", lambda *_: pytest.fail("measured"))
     cells = ["cifar10_resnet164/preact", "cifar10_resnet1001/preact"]
-    plan = api.plan("table3", tmp_path, cells=cells, seeds=1, device="cpu", is_tentative=True)
+    plan = api.plan("table3", tmp_path, cells=cells, seeds=1, device="cpu", estimate_only=True)
     for rates, deep in (({"preact_resnet164": 1000.0}, 1000 * 244.5 / 1487.85), ({"preact_resnet1001": 90.0}, 90)):
         found = plan.cost({"preact_resnet164": 1000.0, **rates})
         assert found
@@ -87,7 +87,7 @@ def test_stated_rates_are_those_of_the_nearest_net(tmp_path: Path, monkeypatch: 
 def test_short_runs_and_small_images_on_a_gpu_are_not_measured(tmp_path: Path) -> None:
     smoke = api.plan("table2", tmp_path, profile="smoke", device="cpu")
     assert estimate(smoke.remaining, CPU, only_if_long=True) is None
-    paper = api.plan("table2", tmp_path, device="cpu", is_tentative=True)
+    paper = api.plan("table2", tmp_path, device="cpu", estimate_only=True)
     assert estimate(paper.remaining, torch.device("cuda"), only_if_long=True) is None
 
 

@@ -49,7 +49,7 @@ def test_days_on_a_cpu_need_a_yes(
 
 
 def test_plan_without_data_cannot_be_run(tmp_path: Path) -> None:
-    plan = api.plan("table2", tmp_path / "r", device="cpu", data=tmp_path, is_tentative=True)
+    plan = api.plan("table2", tmp_path / "r", device="cpu", data=tmp_path, estimate_only=True)
     with pytest.raises(PaperbenchError, match="CIFAR-10 not found in the directory"):
         api.run(plan)
     assert not (tmp_path / "r").exists()

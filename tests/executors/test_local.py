@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from paperbench import api
-from paperbench.cli.main import build_parser
 from paperbench.data.dataset import MissingDataset
 from paperbench.errors import PaperbenchError, RunError
 from paperbench.executors import Workers, local
@@ -112,7 +111,6 @@ def test_workers_depend_neither_on_directory_nor_on_environment(
         "--device=cpu",  # also if a GPU works in the moment in which the worker starts
         "--yes",  # else each would measure all runs as its own
     }
-    build_parser().parse_args([program, table, *options])
 
 
 @pytest.mark.parametrize("variables", [{"RANK": "0", "WORLD_SIZE": "2"}, {"SLURM_STEP_NUM_TASKS": "2"}])
