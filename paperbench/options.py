@@ -24,6 +24,7 @@ _SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 DAY = _SECONDS["d"]
 
 Incompatible = Literal["refuse", "restart"]
+Measure = Literal["channels", "jacobians", "paths", "left_out", "health"]
 
 
 def number(text: str) -> float:
@@ -58,7 +59,11 @@ def seconds(text: str) -> float:
 
 
 def _option(
-    metavar: str | None, parse: Callable[[str], Any] = str, default: Any = None, flag: str = "", **settings: Any
+    metavar: str | None = None,
+    parse: Callable[[str], Any] = str,
+    default: Any = None,
+    flag: str = "",
+    **settings: Any,
 ) -> Any:
     """Return a field that is an option.
 
@@ -121,7 +126,7 @@ class TrainingOptions:
     """pause after this time, such as 1h30m or 90 (seconds); loading the data and the final test of a run are not
     counted"""
 
-    incompatible: Incompatible = _option(None, default="refuse", choices=get_args(Incompatible))
+    incompatible: Incompatible = _option(default="refuse", choices=get_args(Incompatible))
     """what to do with a run of another numerics version or major version of torch, or without a readable checkpoint:
     refuse it (default), or restart it and set its old files aside"""
 
@@ -137,12 +142,37 @@ class TrainingOptions:
             raise PaperbenchError(f"Unknown choice {self.incompatible!r}. {nearest(self.incompatible, known)}")
 
 
+@dataclass(frozen=True)
+class AnalysisOptions:
+    """How nets are analysed; see `analysis.record.AnalysisSpec`."""
+
+    images: int | None = _option("N", positive_int)
+    """images in the batch (default: a BN group)"""
+
+    size: int | None = _option("N", positive_int)
+    """average regions of the images to N x N pixels: small nets with few images have all singular values"""
+
+    batch_norm: Literal["batch", "averages"] = _option(default="batch", choices=("batch", "averages"))
+    """batch (default): statistics of the batch, as in training; averages: as in tests, on test images"""
+
+    initialisation: Literal["he", "orthogonal"] = _option(default="he", flag="--init", choices=("he", "orthogonal"))
+    """initial weights: he (default), as in the paper, or orthogonal"""
+
+    precision: Literal["fp64", "fp32"] = _option(default="fp64", choices=("fp64", "fp32"))
+    """of the arithmetic: fp64 (default) or fp32"""
+
+    measures: tuple[Measure, ...] = _option(
+        "MEASURE", lambda name: name.replace("-", "_"), (), "--measure", nargs="+", choices=get_args(Measure)
+    )
+    """measure these too: channels, jacobians, paths, left-out, health"""
+
+
 def flag_of(one: Field[Any]) -> str:
     """Return how an option is typed."""
     return one.metadata["flag"] or f"--{one.name.replace('_', '-')}"
 
 
-def options_of(kind: type[Selection | TrainingOptions]) -> dict[str, dict[str, Any]]:
+def options_of(kind: type[Selection | TrainingOptions | AnalysisOptions]) -> dict[str, dict[str, Any]]:
     """Return the settings of `argparse.ArgumentParser.add_argument` for each option."""
     tree: Any = ast.parse(inspect.getsource(kind))
     pairs = pairwise(tree.body[0].body)
@@ -150,14 +180,17 @@ def options_of(kind: type[Selection | TrainingOptions]) -> dict[str, dict[str, A
     return {flag_of(one): {**one.metadata["settings"], "help": docs[one.name]} for one in fields(kind)}
 
 
+def differing(one: Selection | TrainingOptions | AnalysisOptions) -> dict[str, Any]:
+    """Return the fields that differ from their defaults."""
+    return {each.name: value for each in fields(one) if (value := getattr(one, each.name)) != each.default}
+
+
 def arguments(name: str, selection: Selection, training: TrainingOptions | None = None, *flags: str) -> tuple[str, ...]:
     """Return the arguments of `paperbench` for a command on a table: what differs from the defaults."""
     words, directories = [name], list[str]()
     for chosen in (selection, training or TrainingOptions()):
-        for one in fields(chosen):
-            value, flag = getattr(chosen, one.name), flag_of(one)
-            if value == one.default:
-                continue
+        for field_name, value in differing(chosen).items():
+            flag = flag_of(chosen.__dataclass_fields__[field_name])
             if isinstance(value, tuple):
                 words += [flag, *value]
             elif isinstance(value, Path):

@@ -23,8 +23,6 @@ from paperbench.analysis.paths import gradient_by_length, leave_out
 from paperbench.analysis.record import (
     Analysis,
     AnalysisSpec,
-    Conditions,
-    Measure,
     Passes,
     Signal,
     find_analysis,
@@ -36,6 +34,7 @@ from paperbench.data.dataset import Dataset
 from paperbench.data.sources import data_directory, load_dataset
 from paperbench.errors import PaperbenchError, RunError, listing, nearest
 from paperbench.files import MAX_TENSOR_FILE_BYTES, read_at_most
+from paperbench.options import AnalysisOptions, Measure
 from paperbench.runs.checkpoints import DamagedCheckpointError
 from paperbench.runs.environment import code_facts, environment_facts
 from paperbench.runs.hashed import SCHEMA
@@ -92,7 +91,7 @@ class Case:
     momentum: Sequence[Tensor] = ()
     history: History | None = None
 
-    def spec(self, conditions: Conditions) -> AnalysisSpec:
+    def spec(self, conditions: AnalysisOptions) -> AnalysisSpec:
         """Return what defines the numbers of an analysis."""
         images = conditions.images or self.recipe.batch_norm.group
         most = self.recipe.batch_size if conditions.batch_norm == "batch" else self.dataset.num_test
@@ -153,7 +152,7 @@ def analyses_of(
         results: Directory in which analyses are kept, and found again.
         root: Directory with experiments/; by default that of paperbench.
         announce: Called with a sentence before each new analysis.
-        conditions: Fields of `Conditions`.
+        conditions: Fields of `AnalysisOptions`.
     """
     chosen = [name for name, value in (("a name", what), ("run", run), ("weights", weights)) if value is not None]
     if len(chosen) != 1:
@@ -187,12 +186,12 @@ def analyses_of(
         cases = of_runs(cases, profile, store) if trained else cases
     else:
         raise PaperbenchError(f"There is no {what!r} to analyze. {nearest(str(what), [*ids, *NETS])}")
-    return analyse_all(cases, Conditions(**conditions), on, store.root, announce)
+    return analyse_all(cases, AnalysisOptions(**conditions), on, store.root, announce)
 
 
 def analyse_all(
     cases: Sequence[Case],
-    conditions: Conditions,
+    conditions: AnalysisOptions,
     device: torch.device,
     results: Path,
     announce: Callable[[str], None],
@@ -273,7 +272,7 @@ def of_run(run: RunDirectory, record: Record, dataset: Dataset) -> Case:
     return Case(record.net, net, recipe, dataset, *of_run)
 
 
-def subject_of(case: Case, conditions: Conditions, device: torch.device) -> Subject:
+def subject_of(case: Case, conditions: AnalysisOptions, device: torch.device) -> Subject:
     """Return the net with its batch, as `Trainer` makes both."""
     spec, recipe = case.spec(conditions), case.recipe
     if conditions.initialisation == "orthogonal":
@@ -306,7 +305,7 @@ def subject_of(case: Case, conditions: Conditions, device: torch.device) -> Subj
         return subject
 
 
-def analyse(case: Case, conditions: Conditions, device: torch.device) -> Analysis:
+def analyse(case: Case, conditions: AnalysisOptions, device: torch.device) -> Analysis:
     """Measure a net."""
     begin = time.monotonic()
     with neutral():

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import AfterValidator, Field
 
 from paperbench.files import Writer, refuse_links
+from paperbench.options import Measure
 from paperbench.runs.hashed import HashedJson, RecordError, read_all
 from paperbench.runs.record import Code, DataFacts, Environment
 from paperbench.specs.run_spec import canonical_json
@@ -27,7 +28,6 @@ _FOREIGN_REMEDY = "Use the version that wrote it, or move the file away."
 
 Number = Annotated[float, Field(ge=-1e300, le=1e300), AfterValidator(lambda value: float(f"{value:.6g}"))]
 Numbers = tuple[Number, ...]
-Measure = Literal["channels", "jacobians", "paths", "left_out", "health"]
 
 
 @typed
@@ -294,23 +294,6 @@ class AnalysisSpec:
     def digest(self) -> str:
         """sha256 of the canonical JSON, in hex."""
         return hashlib.sha256(canonical_json(vars(self)).encode()).hexdigest()
-
-
-@dataclass(frozen=True)
-class Conditions:
-    """How nets are analysed; see `AnalysisSpec`.
-
-    Attributes:
-        images: Size of the batch; by default one batch-norm group of the recipe.
-        size: Side of the images in pixels, to which regions of them are averaged; by default their own.
-    """
-
-    images: int | None = None
-    batch_norm: Literal["batch", "averages"] = "batch"
-    precision: Literal["fp32", "fp64"] = "fp64"
-    initialisation: Literal["he", "orthogonal"] = "he"
-    measures: tuple[Measure, ...] = ()
-    size: int | None = None
 
 
 @typed

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paperbench.cli.arguments import add_settings, add_shared, parse_settings
+from paperbench.cli.arguments import add_settings, add_shared, chosen, parse_settings
 from paperbench.cli.output import PICTURES, check_directory, format_of, import_figures, write
 from paperbench.errors import PaperbenchError
-from paperbench.options import positive_int
+from paperbench.options import AnalysisOptions, differing, options_of
 
 if TYPE_CHECKING:
     from paperbench.report.analyses import Analyses
@@ -22,10 +22,7 @@ DESCRIPTION = (
     "command prints them again."
 )
 FORMATS = ("text", "markdown", "json", "csv", *PICTURES)
-OPTIONS = (
-    *("trained", "cells", "profile", "seeds", "dataset", "data", "device"),
-    *("images", "size", "batch_norm", "initialisation", "precision", "measures"),
-)
+OPTIONS = ("trained", "cells", "profile", "seeds", "dataset", "data", "device")
 """The options that `api.analyze` takes as they are, if they are given."""
 
 
@@ -51,34 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dataset", metavar="KEY", help="of a net: cifar10 (default), cifar100, imagenet, digits, digits8, photos"
     )
-    parser.add_argument("--images", type=positive_int, metavar="N", help="images in the batch (default: a BN group)")
-    parser.add_argument(
-        "--size",
-        type=positive_int,
-        metavar="N",
-        help="average regions of the images to N x N pixels: small nets with few images have all singular values",
-    )
-    parser.add_argument(
-        "--batch-norm",
-        choices=("batch", "averages"),
-        help="batch (default): statistics of the batch, as in training; averages: as in tests, on test images",
-    )
-    parser.add_argument(
-        "--init",
-        choices=("he", "orthogonal"),
-        dest="initialisation",
-        help="initial weights: he (default), as in the paper, or orthogonal",
-    )
-    parser.add_argument("--precision", choices=("fp64", "fp32"), help="of the arithmetic: fp64 (default) or fp32")
-    parser.add_argument(
-        "--measure",
-        nargs="+",
-        type=lambda name: name.replace("-", "_"),
-        choices=("channels", "jacobians", "paths", "left_out", "health"),
-        dest="measures",
-        metavar="MEASURE",
-        help="measure these too: channels, jacobians, paths, left-out, health",
-    )
+    for flag, settings in options_of(AnalysisOptions).items():
+        parser.add_argument(flag, **settings)
     parser.add_argument(
         "--minus",
         metavar="NET",
@@ -94,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     form = format_of(args, FORMATS)
-    if args.minus and (form not in PICTURES or "channels" not in (args.measures or ())):
+    if args.minus and (form not in PICTURES or "channels" not in (args.measure or ())):
         raise PaperbenchError("--minus is for the picture of all channels. Add `--measure channels --format svg`.")
     if args.out:
         check_directory(args.out)
@@ -118,5 +89,6 @@ def _analyse(args: argparse.Namespace, named: dict[str, Any]) -> Analyses:
 
     options = {name: vars(args)[name] for name in OPTIONS} | {"settings": parse_settings(args.settings)}
     given = {name: value for name, value in options.items() if value and (name, value) != ("profile", "paper")}
+    given |= differing(chosen(AnalysisOptions, args))
     paths = {"results": args.results, "root": args.tables}
     return api.analyze(**named, **given, **paths, announce=lambda text: print(text, file=sys.stderr))

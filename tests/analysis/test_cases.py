@@ -24,10 +24,11 @@ from paperbench.analysis.cases import (
     of_table,
     subject_of,
 )
-from paperbench.analysis.record import Analysis, Conditions
+from paperbench.analysis.record import Analysis
 from paperbench.data.dataset import ImageDataset
 from paperbench.data.digits import load_digits
 from paperbench.errors import PaperbenchError
+from paperbench.options import AnalysisOptions
 from paperbench.runs.named import NamedNet, find_run, resolve_net
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import RunDirectory, Store
@@ -38,7 +39,7 @@ from paperbench.training.trainer import Trainer
 from tests.helpers import ROOT, a_record, write_record
 from tests.runs.running import CPU, assert_same, plan_run, tiny_recipe, train
 
-FOUR = Conditions(images=4)
+FOUR = AnalysisOptions(images=4)
 SMALL: dict[str, Any] = {"images": 4, "size": 8, "device": "cpu"}
 NET: dict[str, Any] = {"settings": {"depth": 8}, "dataset": "digits", **SMALL}
 
@@ -120,7 +121,7 @@ def test_run_is_analysed_as_far_as_it_is_trained_on_its_next_images(
     case = case_of(run, paused_once) if iterations else untrained(run)
     assert case.iteration == iterations
     assert_state(case, {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()})
-    at = subject_of(case, Conditions(), CPU)
+    at = subject_of(case, AnalysisOptions(), CPU)
     torch.testing.assert_close(at.images, next_images(trainer).double(), rtol=0, atol=0)
 
 
@@ -208,14 +209,14 @@ def test_seeds_are_of_other_weights_and_images() -> None:
 
 def test_orthogonal_weights_are_orthogonal() -> None:
     (case,) = of_net(small_net("original_resnet20"), ROOT)
-    at = subject_of(case, Conditions(images=4, initialisation="orthogonal"), CPU)
+    at = subject_of(case, AnalysisOptions(images=4, initialisation="orthogonal"), CPU)
     rows = at.model.get_parameter("stages.1.0.residual.conv1.weight").flatten(1)
     torch.testing.assert_close(rows @ rows.T, 2 * torch.eye(32, dtype=torch.float64), rtol=0, atol=1e-5)
 
 
 def test_averages_are_measured_on_test_images() -> None:
     (case,) = of_net(small_net("original_resnet20"), ROOT)
-    at = subject_of(case, Conditions(images=4, batch_norm="averages"), CPU)
+    at = subject_of(case, AnalysisOptions(images=4, batch_norm="averages"), CPU)
     assert at.labels.tolist() == load_digits().y_test[:4].tolist()
     assert not at.model.training
 
@@ -309,5 +310,7 @@ def test_interrupted_analyses_keep_what_is_done(tmp_path: Path) -> None:
 def test_measures_have_one_order() -> None:
     """So that an analysis is found again, however its measures are named."""
     (case,) = of_net(small_net("preact_resnet20"), ROOT)
-    specs = [case.spec(Conditions(measures=some)) for some in (("channels", "paths"), ("paths", "channels", "paths"))]
+    specs = [
+        case.spec(AnalysisOptions(measures=some)) for some in (("channels", "paths"), ("paths", "channels", "paths"))
+    ]
     assert specs[0] == specs[1]

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from paperbench.analysis.cases import Case, analyse, of_net, of_run, subject_of
 from paperbench.analysis.health import mean_squared_singular_value, measure_modules
-from paperbench.analysis.record import ALL, Conditions, Health
+from paperbench.analysis.record import ALL, Health
 from paperbench.analysis.walk import Subject
 from paperbench.data.dataset import ImageDataset
+from paperbench.options import AnalysisOptions
 from paperbench.runs.named import read_net
 from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring, Recipe
 from tests.analysis.test_paths import NETS, tiny
@@ -79,7 +80,7 @@ def test_channels_that_are_zero_are_dead_and_one_image_has_no_correlation() -> N
 
 
 def health_of(case: Case) -> tuple[Health, dict[str, float]]:
-    health = analyse(case, Conditions(measures=("health",)), CPU).health
+    health = analyse(case, AnalysisOptions(measures=("health",)), CPU).health
     assert health
     return health, {row["name"]: row["update"] for row in health.modules.rows() if row["update"] is not None}
 
@@ -96,7 +97,7 @@ def test_updates_are_the_steps_of_a_run(
     changes |= {"weight_decay": 0.1, "clip_norm": 0.5, "label_smoothing": 0.2}
     run = plan_run(tiny_recipe(paper_recipe, batch_norm=batch_norm, monitoring=monitoring, **changes), small_dataset)
     case = Case(run.net_name, run.net, run.recipe, run.dataset, run.seed)
-    model = subject_of(case, Conditions(), CPU).model
+    model = subject_of(case, AnalysisOptions(), CPU).model
     states, parameters = [model.state_dict()], [name for name, _ in model.named_parameters()]
     first, of_first = health_of(case)
     for iteration in (0, 1, 4, 5):

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from paperbench.analysis.cases import Case
 from paperbench.analysis.paths import gradient_by_length, leave_out, split_gradient
-from paperbench.analysis.record import Conditions
 from paperbench.analysis.walk import Subject
 from paperbench.catalogue import resolve
 from paperbench.data.dataset import ImageDataset
 from paperbench.errors import PaperbenchError
 from paperbench.models import ResidualNet
+from paperbench.options import AnalysisOptions
 from paperbench.specs.recipe import Recipe
 from tests.models.test_against_reference import randomised
 from tests.reference import Parameters, Unit
@@ -198,4 +198,4 @@ def test_units_are_left_out_only_of_trained_nets_in_tests(
     state = {} if trained else None
     case = Case("preact_resnet20", resolve("preact_resnet20"), paper_recipe, small_dataset, seed=0, state=state)
     with pytest.raises(PaperbenchError, match=r"left out of trained nets, in tests\. Name a run"):
-        case.spec(Conditions(images=4, batch_norm=batch_norm, measures=("left_out",)))
+        case.spec(AnalysisOptions(images=4, batch_norm=batch_norm, measures=("left_out",)))
