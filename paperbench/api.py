@@ -447,8 +447,8 @@ class Plan:
     @property
     def compare_command(self) -> str:
         """The command that prints the report on the results of this plan."""
-        is_extension = self.seeds != self.selection.seeds
-        return command("compare", replace(self.selection, seeds=None) if is_extension else self.selection)
+        seeds = self.seeds if self.seeds == self.selection.seeds else None
+        return command("compare", replace(self.selection, seeds=seeds))
 
     @property
     def counted(self) -> str:
@@ -652,9 +652,9 @@ def plan_runs(
     runs = planning.plan(table, chosen, selection.profile, precision, seeds, datasets)
     for has_noise in {run.net.has_noise for run in runs}:
         engine_candidates(training.engine, device, iterations=0, has_noise=has_noise)
-    store, start_anew = Store(results), training.incompatible == "restart"
+    store = Store(results)
     to_do = remaining(runs, store, Limits(training.stop_at), training.incompatible)
-    needed = bytes_needed([run for run, _ in to_do], store, start_anew=start_anew)
+    needed = bytes_needed([run for run, _ in to_do], store, start_anew=training.incompatible == "restart")
     try:
         check_disk_space(needed, results)
     except PaperbenchError as error:

@@ -59,11 +59,7 @@ def seconds(text: str) -> float:
 
 
 def _option(
-    metavar: str | None = None,
-    parse: Callable[[str], Any] = str,
-    default: Any = None,
-    flag: str = "",
-    **settings: Any,
+    metavar: str | None = None, parse: Callable[[str], Any] = str, default: Any = None, flag: str = "", **settings: Any
 ) -> Any:
     """Return a field that is an option.
 
@@ -167,12 +163,15 @@ class AnalysisOptions:
     """measure these too: channels, jacobians, paths, left-out, health"""
 
 
+Options = Selection | TrainingOptions | AnalysisOptions
+
+
 def flag_of(one: Field[Any]) -> str:
     """Return how an option is typed."""
     return one.metadata["flag"] or f"--{one.name.replace('_', '-')}"
 
 
-def options_of(kind: type[Selection | TrainingOptions | AnalysisOptions]) -> dict[str, dict[str, Any]]:
+def options_of(kind: type[Options]) -> dict[str, dict[str, Any]]:
     """Return the settings of `argparse.ArgumentParser.add_argument` for each option."""
     tree: Any = ast.parse(inspect.getsource(kind))
     pairs = pairwise(tree.body[0].body)
@@ -180,7 +179,7 @@ def options_of(kind: type[Selection | TrainingOptions | AnalysisOptions]) -> dic
     return {flag_of(one): {**one.metadata["settings"], "help": docs[one.name]} for one in fields(kind)}
 
 
-def differing(one: Selection | TrainingOptions | AnalysisOptions) -> dict[str, Any]:
+def differing(one: Options) -> dict[str, Any]:
     """Return the fields that differ from their defaults."""
     return {each.name: value for each in fields(one) if (value := getattr(one, each.name)) != each.default}
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from paperbench.errors import PaperbenchError
-from paperbench.options import AnalysisOptions, Selection, TrainingOptions, flag_of, number, options_of
+from paperbench.options import Options, Selection, TrainingOptions, flag_of, number, options_of
 
 if TYPE_CHECKING:
     from paperbench.api import Plan
 
-T = TypeVar("T", Selection, TrainingOptions, AnalysisOptions)
+T = TypeVar("T", bound=Options)
 
 
 def rate(text: str) -> tuple[str, float]:

@@ -71,6 +71,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--print-script", action="store_true", default=None, help="slurm: only print the script")
 
 
+def execute(args: argparse.Namespace) -> int:
+    _check_executor(args)
+    if args.executor:
+        return _submit_jobs(args) if args.executor == "slurm" else _divide(args)
+    launch = Launch.of(os.environ)
+    return _train_together(args, launch) if launch else _train(args)
+
+
 def _check_time(plan: Plan, args: argparse.Namespace, processes: int) -> None:
     """Say how long the runs take if that is long; refuse more than a day on a CPU without `--yes`."""
     if args.yes or (args.max_seconds or math.inf) <= DAY:
@@ -197,14 +205,6 @@ def _failures(plan: Plan) -> dict[str, int]:
         with suppress(OSError):
             found[run.id] = Store(plan.selection.results).directory(run.id).failure_file.stat().st_mtime_ns
     return found
-
-
-def execute(args: argparse.Namespace) -> int:
-    _check_executor(args)
-    if args.executor:
-        return _submit_jobs(args) if args.executor == "slurm" else _divide(args)
-    launch = Launch.of(os.environ)
-    return _train_together(args, launch) if launch else _train(args)
 
 
 def _train(args: argparse.Namespace, processes: Processes | None = None) -> int:
