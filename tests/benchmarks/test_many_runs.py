@@ -31,6 +31,6 @@ def test_processes_train_every_run_once(benchmark: BenchmarkFixture, work: Plan)
 
 @pytest.mark.parametrize("command", ["status", "compare"])
 def test_command(benchmark: BenchmarkFixture, work: Plan, command: str) -> None:
-    options = ("table2", "--profile", "smoke", "--seeds", str(SEEDS), "--results", str(work.results))
+    options = ("table2", "--profile", "smoke", "--seeds", str(SEEDS), "--results", str(work.selection.results))
     done = benchmark.pedantic(paperbench_process, args=(command, *options), rounds=3, warmup_rounds=1)
     assert done.returncode == 0, done.stderr

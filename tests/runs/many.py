@@ -72,11 +72,11 @@ def divide(work: Plan, workers: int) -> Counter[str]:
             status = 70
             try:
                 with patch("paperbench.runs.worker.RunSession", new_session):
-                    failed = Worker(Store(work.results), work.device, Limits(), Observer()).run_all(work.runs)
+                    failed = Worker(Store(work.selection.results), work.device, Limits(), Observer()).run_all(work.runs)
                 status = len(failed)
             finally:
                 os._exit(status)
         children.append(child)
     statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
     assert statuses == [0] * workers
-    return Counter((work.results / "trained.log").read_text().split())
+    return Counter((work.selection.results / "trained.log").read_text().split())

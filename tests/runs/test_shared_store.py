@@ -63,6 +63,6 @@ def test_many_workers_train_every_run_once(tmp_path: Path) -> None:
     work = make_plan(tmp_path / "r", seeds=6)
     trained = divide(work, workers=16)
     assert trained == Counter(run.id for run in work.runs)
-    records, complaints = Store(work.results).records()
+    records, complaints = Store(work.selection.results).records()
     assert ({record.run for record in records}, complaints) == (set(trained), [])
-    assert list((work.results / "leases").iterdir()) == []
+    assert list((work.selection.results / "leases").iterdir()) == []
