@@ -79,7 +79,7 @@ def test_memory_of_deep_nets_follows_from_shallow_ones(name: str, recipe: Recipe
 
 def test_groups_side_by_side_need_the_memory_of_their_images_together(paper_recipe: Recipe) -> None:
     net = resolve("preact_resnet20")
-    whole = step_memory(net, paper_recipe.batch_size, "fp32", CPU)
+    whole = step_memory(net, paper_recipe.batch_size, "fp32")
     assert memory_needed(net, paper_recipe, "fp32", None, 2) / _WORKSPACE == pytest.approx(whole, rel=0.05)
 
 
