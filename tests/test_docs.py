@@ -157,7 +157,7 @@ def check_names(args: argparse.Namespace) -> None:
         assert args.what in {*NETS, *table_ids(root), *figures}
     if "pattern" in values:
         assert args.pattern.partition(".")[0] in NETS or any(fnmatchcase(name, args.pattern) for name in NETS)
-    for name in [*(values.get("models") or ()), *filter(None, [values.get("breakdown")])]:
+    for name in values.get("models") or ():
         resolve(name)
     assert values.get("dataset") in (None, *DATASETS)
     if args.command == "schema":

@@ -128,6 +128,11 @@ _SHARED: dict[str, dict[str, Any]] = {
     },
 }
 
+REMOVED = {
+    "--breakdown": 'Paste the script of "Where a step\'s time goes" in docs/speed.md.',
+}
+"""What to use instead of options and choices of the version before."""
+
 
 def add_shared(parser: argparse.ArgumentParser, *names: str) -> None:
     for name in names:

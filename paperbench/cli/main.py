@@ -32,6 +32,7 @@ from paperbench.cli import (
     status,
     verify,
 )
+from paperbench.cli.arguments import REMOVED
 from paperbench.errors import PaperbenchError, nearest, one_line
 from paperbench.streams import standard_streams
 
@@ -66,6 +67,7 @@ class Parser(argparse.ArgumentParser):
             option = unknown[0].partition("=")[0]
             if not option.startswith("-"):
                 self.error(f"Unexpected argument {unknown[0]!r}.")
+            self._refuse_removed(option)
             known = re.findall(r"^ +(?:-\w, )?(--[a-z][\w-]*)", self.format_help(), re.MULTILINE)
             self.error(f"Unknown option {option}. {nearest(option, known)}")
         return parsed, []
@@ -74,6 +76,10 @@ class Parser(argparse.ArgumentParser):
         if action.choices is not None and value not in action.choices:
             what = action.option_strings[-1] if action.option_strings else str(action.metavar).lower()
             raise argparse.ArgumentError(None, f"Unknown {what} {value!r}. {nearest(str(value), action.choices)}")
+
+    def _refuse_removed(self, option: str) -> None:
+        if option in REMOVED:
+            self.error(f"{option} has been removed. {REMOVED[option]}")
 
     def error(self, message: str) -> NoReturn:
         if message.endswith("required: TABLE"):
