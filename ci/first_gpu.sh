@@ -3,16 +3,16 @@
 #
 #     bash ci/first_gpu.sh [--minutes M] [--out DIRECTORY]
 #
-# In M minutes (default: 15): the measurement (paperbench/bench/first_gpu.py, under two minutes) beside `paperbench
-# doctor`; then ResNet-110 with original and full pre-activation units in bf16, seed 0, then the other seeds, then all
-# of Table 2; beside these, for at most five minutes, the tests that need a GPU. The same command goes on with the runs,
-# and repeats neither the measurement nor tests that passed.
+# In M minutes (default: 15): the measurement (paperbench/bench/first_gpu.py, under two minutes); then ResNet-110 with
+# original and full pre-activation units in bf16, seed 0, then the other seeds, then all of Table 2; beside these, for
+# at most five minutes, the tests that need a GPU. The same command goes on with the runs, and repeats neither the
+# measurement nor tests that passed.
 #
-# The directory (default: build/first-gpu) holds summary.txt, log.txt, and figures, tests and runs in state.tar.00 and
-# following, of at most 15 MB each: `cat state.tar.* | tar x` unpacks them. It can be moved to another machine.
+# The directory (default: build/first-gpu) holds summary.txt, log.txt, and all files in state.tar.00 and following, of
+# at most 15 MB each: `cat state.tar.* | tar x` unpacks them. It can be moved to another machine.
 #
 # CIFAR-10 must be in $PAPERBENCH_DATA or ./data. PYTHON is used as it is if it has the dependencies, else .venv is
-# created. PAPERBENCH_FIRST_DEVICE=cpu rehearses everything with small nets, with --minutes 3.
+# created. PAPERBENCH_FIRST_DEVICE=cpu rehearses everything with small nets in 3 minutes.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -25,7 +25,7 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-[ "$device" != cpu ] || { profile=smoke data=digits && export OMP_NUM_THREADS=1; }
+[ "$device" != cpu ] || export OMP_NUM_THREADS=1 profile=smoke data=digits
 needed='numpy, PIL, pydantic, pylatexenc, yaml, safetensors, sklearn, scipy, tabulate, timm, torch, torchvision, tqdm, wrapt'
 if [ -z "${PYTHON:-}" ] || ! "$PYTHON" -c "import $needed"; then
     . ci/environment.sh
@@ -36,7 +36,7 @@ export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 mkdir -p "$out" && out=$(cd "$out" && pwd) work=$(mktemp -d) parts=$(mktemp -d)
 exec > >(tee -ai "$out/log.txt") 2>&1
 trap 'rm -rf "$work" "$parts"' EXIT
-trap 'kill $(jobs -p); wait; finish; exit 130' INT TERM
+trap '{ kill $(jobs -p); wait $(jobs -p) $$; } 2> /dev/null; finish; exit 130' INT TERM # $$: or it waits for tee
 
 left() { echo $((60 * minutes - SECONDS - $1)); }
 
@@ -57,12 +57,10 @@ train() { # ENGINE: runs in the order of their worth, again with another engine 
     return "$status"
 }
 
-finish() { # packs everything but leases and the older of two checkpoints, and says what it is
+finish() { # packs all but leases and the older of two checkpoints, and sums up
     (
         cd "$work" || exit
-        for directory in results/runs/*/; do
-            ls -v "$directory"checkpoint-*.safetensors 2> /dev/null | head -n -1
-        done > "$parts/older"
+        for run in results/runs/*/; do ls -v "$run"checkpoint-*.safetensors 2> /dev/null | head -n -1; done > "$parts/older"
         tar cf - --exclude='results/leases/*' --exclude-from="$parts/older" -- * | split -d -b 15M - "$parts/state.tar."
     ) && rm -f "$out"/state.tar.* && mv "$parts"/state.tar.* "$out"
     {
@@ -80,12 +78,12 @@ if [ ! -e "$work/first.json" ]; then
         "$PYTHON" -m paperbench.bench.first_gpu measure "$work/first.json" "$device" "$seconds" &
     wait $! || failed+=' measurement'
 fi
-wait $doctor
-cat "$work/doctor.txt"
 read -r engine runs < <("$PYTHON" -m paperbench.bench.first_gpu choose "$work/first.json" "$(left 50)")
 echo "$(left 0) s left. Training with engine ${engine:=auto}; $runs runs of ResNet-110 are expected to end in this time."
 train "$engine" &
 training=$!
+wait $doctor
+cat "$work/doctor.txt"
 if ! tail -n 1 "$work/tests.txt" 2> /dev/null | grep -v 'failed\|error' | grep 'passed\|skipped'; then
     seconds=$(($(left 30) < 300 ? $(left 30) : 300)) workers=$(($(nproc) < 6 ? $(nproc) : 6))
     # shellcheck disable=SC2046  # several files; others may need packages that are missing here

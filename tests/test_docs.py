@@ -218,6 +218,12 @@ def test_weights_of_a_run_load_as_documented(trained: tuple[PlannedRun, Path]) -
     assert loss == pytest.approx(json.loads(names["facts"]["result"])["test_loss"], rel=1e-5)
 
 
+def test_step_is_profiled_as_documented(capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = (b for b in blocks_of(ROOT / "docs" / "speed.md") if "torch.profiler" in b.code)
+    exec(block.code.replace('"preact_resnet110", 128', '"preact_resnet20", 4'), {})
+    assert {"aten::convolution_backward", "aten::native_batch_norm"} <= set(capsys.readouterr().out.split())
+
+
 @pytest.mark.full
 def test_example_table_trains_as_documented(working_directory: Path) -> None:
     (command,) = (c for c in commands_of(ROOT / "docs" / "extending.md") if c[0] == "run")

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import statistics
 import sys
@@ -35,9 +36,14 @@ from paperbench.training.precision import set_arithmetic
 from paperbench.training.trainer import Trainer
 
 LAYOUTS = {"channels_last": torch.channels_last, "contiguous": torch.contiguous_format}
-ALGORITHMS = {"as trained": (True, False), "not deterministic": (False, False), "timed": (False, True)}
-"""cuDNN's switches `deterministic` and `benchmark`."""
 CONVOLUTIONS = ("convolution forward", "convolution by data", "convolution by weights")
+WAYS = {
+    "as trained": (True, False, ("batch norm", *CONVOLUTIONS)),
+    "by cuDNN": (True, False, ("batch norm",)),
+    "not deterministic": (False, False, CONVOLUTIONS),
+    "timed": (False, True, CONVOLUTIONS),
+}
+"""cuDNN's switches `deterministic` and `benchmark`, and the layers that are measured so."""
 AT_ONCE = (1, 2, 3, 5)
 """Numbers of trainings. The last two trainings are equally long, and so must be equal."""
 RUN_STEPS = 64_000 * 1.03
@@ -99,8 +105,8 @@ class Measurement:
         for branches in (1, 4):
             self._put(f"kernel in a graph of branches: {branches}", partial(self._chain, branches))
         self._steps(engines, "bf16")
-        for what, hows in {"batch norm": ("as trained", "by cuDNN"), **dict.fromkeys(CONVOLUTIONS, ALGORITHMS)}.items():
-            for how, precision, layout in product(hows, ("bf16", "fp32", "tf32"), LAYOUTS):
+        for how, (*_, layers) in WAYS.items():
+            for precision, layout, what in product(("bf16", "fp32", "tf32"), LAYOUTS, layers):
                 for channels, side in self._sizes.stages:
                     measure = partial(self._layer, what, how, precision, layout, channels, side)
                     self._put(f"{what}, {precision} {layout}, {how}, {channels} channels", measure)
@@ -195,7 +201,7 @@ class Measurement:
     def _layer(self, what: str, how: str, precision: str, layout: str, channels: int, side: int) -> float:
         """Measure an operation on one group of images: half a batch."""
         set_arithmetic(precision)
-        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = ALGORITHMS.get(how, (True, False))
+        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark, _ = WAYS[how]
 
         def tensor(count: int, width: int) -> torch.Tensor:
             values = torch.randn(count, channels, width, width, device=self._device)
@@ -214,7 +220,7 @@ class Measurement:
             if what in CONVOLUTIONS:
                 backward = torch.ops.aten.convolution_backward
                 return backward(gradient, x, weight, None, ones, ones, ones, False, [0, 0], 1, wanted)
-            y = torch.batch_norm(*settings, True) if how == "by cuDNN" else torch.native_batch_norm(*settings[:-1])[0]
+            y = torch.batch_norm(*settings) if how == "by cuDNN" else torch.native_batch_norm(*settings[:-1])[0]
             return torch.autograd.grad(y, inputs, gradient)
 
         return self._milliseconds(work, self._sizes.calls)
@@ -281,7 +287,9 @@ def main(command: str, file: str, *more: str) -> None:
         device = torch.device(more[0])
         _eager, *others = [name for name, why in available_engines(device).items() if why is None]
         sizes, engines = (Sizes(), others) if device.type == "cuda" else (REHEARSAL, ["eager"])
+        gc.freeze()  # every capture collects garbage, half a second each among all that is imported
         Measurement(path, device, float(more[1]), sizes).run(engines)
+        gc.unfreeze()
         return
     found: Found = json.loads(read_at_most(path, 2**20)) if path.exists() else {}
     if command == "choose":
