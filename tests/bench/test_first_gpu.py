@@ -19,6 +19,7 @@ CPU = torch.device("cpu")
 TINY = Sizes("preact_resnet20", 4, ((2, 4), (4, 2)), 64, 8, 2, 0.0)
 
 
+@pytest.mark.full
 def test_all_parts_have_figures_and_a_failing_one_its_reason(tmp_path: Path) -> None:
     file = tmp_path / "first.json"
     Measurement(file, CPU, 600, TINY).run(["graph", "eager"])
