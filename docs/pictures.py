@@ -96,7 +96,7 @@ def errors_of_lab() -> str:
     columns = judged.table.experiment.columns
     lines = [["unit", "rate", *(column.title for column in columns)], ["---", *["--:"] * (1 + len(columns))]]
     for row in judged.table.experiment.rows:
-        cells = [one.nets[0].errors for one in judged.cells if one.cell.row.id == row.id]
+        cells = [one.nets[0].errors for one in judged.cells if one.id.startswith(f"{row.id}/")]
         texts = [f"{statistics.median(errors):.1f} ({min(errors):.1f} to {max(errors):.1f})" for errors in cells]
         lines.append([row.title, row.labels["rate"], *texts])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TOP_LEVEL_PAGES = {
     "README.md": "index.md",
     "ARCHITECTURE.md": "architecture.md",
+    "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
 }

@@ -31,9 +31,9 @@ from paperbench.ambient import neutral
 from paperbench.analysis.record import Analysis, read_analyses
 from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, Requirement, compare
-from paperbench.compare.noise import Rule
 from paperbench.compare.power import Outlook, assess_outlook
 from paperbench.compare.responses import ReadAnalyses
+from paperbench.compare.verdicts import CellFacts
 from paperbench.errors import PaperbenchError, count, listing, nearest, without_paths
 from paperbench.files import write_named
 from paperbench.report import FORMATS, Format
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from paperbench.bench.cost import Cost
     from paperbench.report.analyses import Analyses
-    from paperbench.report.json_format import CellFacts, ComparisonDocument
+    from paperbench.report.json_format import ComparisonDocument
     from paperbench.runs.observer import Observer
     from paperbench.runs.planning import PlannedRun
     from paperbench.runs.worker import Incompatible
@@ -136,8 +136,7 @@ class JudgedTable:
         """
         from paperbench.report.frames import of_runs
 
-        groups = [group for c in self.comparison.cells for net in c.nets for group in (net.shown, *net.others) if group]
-        return of_runs(self.document, (record for group in groups for record in group.records))
+        return of_runs(self.document, self.comparison.records)
 
     def histories(self) -> pandas.DataFrame:
         """Return a row for each line of the histories of `curves()`, with the names of `HistoryLine`.
@@ -156,10 +155,11 @@ class JudgedTable:
     def report(self) -> Report:
         """The contents of the report, before it is formatted."""
         shown = [net.shown for cell in self.comparison.cells for net in cell.nets if net.shown]
-        ended = {record.run: record for group in shown for record in group.records if record.status != "partial"}
+        ended = {run.run for group in shown for run in group.runs if run.run and run.status != "partial"}
 
         def resting_on_records() -> int:
-            return sum(not self._store.directory(r.run).has_weights_or_checkpoint(r) for r in ended.values())
+            records = self.comparison.records
+            return sum(not self._store.directory(run).has_weights_or_checkpoint(records[run]) for run in ended)
 
         return Report(self.comparison, len(self.left_out), resting_on_records)
 
@@ -246,7 +246,6 @@ class PublishedTable:
         cells: str | Sequence[str] = "*",
         profile: str = "paper",
         seeds: int | None = None,
-        noise: Rule = "table",
     ) -> JudgedTable:
         """Judge the results in a results directory.
 
@@ -254,25 +253,21 @@ class PublishedTable:
             results: Its path; None for the published numbers alone.
             cells: One shell pattern or several, see `Table.cells`.
             seeds: Runs per cell, fixed beforehand; by default the table's.
-            noise: Whether cells share what they say about the noise between runs.
         """
         self.table.profiles.named(profile)
         chosen = self.table.cells(cells, on_request=True)
         read = _Results(Store(Path()), (), (), (), lambda: ((), ()))
         if results is not None:
             read = _Results.read(Path(results), f"paperbench run {self.id} --profile {profile}")
-        return self._judge(read, chosen, profile, seeds, noise)
+        return self._judge(read, chosen, profile, seeds)
 
-    def _judge(
-        self, results: _Results, chosen: Sequence[Cell], profile: str, seeds: int | None, noise: Rule
-    ) -> JudgedTable:
+    def _judge(self, results: _Results, chosen: Sequence[Cell], profile: str, seeds: int | None) -> JudgedTable:
         comparison = compare(
             *(self.table, chosen, profile, results.records, results.externals),
             training_mean=results.store.training_mean,
             analyses=results.analyses,
             seeds=seeds,
             other_tables=self._others,
-            noise=noise,
         )
         models = {setting.reference.name for cell in chosen for setting in cell.settings}
         of_these_nets = {r.spec.profile for r in results.records if re.split(r"[.(]", r.net)[0] in models}
@@ -285,18 +280,17 @@ class PublishedTable:
         *,
         cells: str | Sequence[str] = "*",
         seeds: int | None = None,
-        noise: Rule = "table",
         std: float | None = None,
     ) -> Outlook:
         """Say what runs of the paper's experiment would decide, by simulation.
 
         Args:
             results: Results directory with the runs at hand; None if there are none yet.
-            cells, seeds, noise: See `compare`.
+            cells, seeds: See `compare`.
             std: Standard deviation between runs in percentage points; by default as seen in the runs at hand.
         """
         chosen = {cell.id for cell in self.table.cells(cells)}
-        judged = self.compare(results, seeds=seeds, noise=noise)
+        judged = self.compare(results, seeds=seeds)
         return replace(assess_outlook(judged.comparison, std, cells=chosen), left_out=judged.left_out)
 
     def _others(self) -> Iterator[Table]:
@@ -328,14 +322,15 @@ def _short(value: float) -> str:
     return f"{value:.1g}" if value < 0.095 else f"{value:#.2g}" if value < 9.95 else f"{value:,.0f}"
 
 
-def _command(name: str, table: PublishedTable, cells: Sequence[str], profile: str, seeds: int, **further: str) -> str:
+def _command(
+    name: str, table: PublishedTable, cells: Sequence[str], profile: str, seeds: int, results: str = "results"
+) -> str:
     """Return a command for a table, without the options that have their default."""
     read = table.table
     options = {
         "profile": (profile, "paper"),
         "seeds": (str(seeds), str(read.seeds_in(read.profiles.named(profile)))),
-        "noise": (further.get("noise", "table"), "table"),
-        "results": (further.get("results", "results"), "results"),
+        "results": (results, "results"),
         "tables": (str(table.root), str(find_spec_root(None))),
     }
     chosen = ["--cells", *cells] if tuple(cells) != ("*",) else []
@@ -383,7 +378,6 @@ def make_page(
     profiles: Sequence[str] = (),
     cells: str | Sequence[str] = "*",
     seeds: int | None = None,
-    noise: Rule = "table",
     root: str | PathLike[str] | None = None,
 ) -> Page:
     """Make a page of tables beside the runs in a results directory.
@@ -391,7 +385,7 @@ def make_page(
     Args:
         tables: Ids of tables, which appear even without runs; by default all that have runs.
         profiles: By default all that a table has runs of; without any, the paper's.
-        cells, seeds, noise: See `PublishedTable.compare`.
+        cells, seeds: See `PublishedTable.compare`.
         root: See `load_table`.
     """
     from paperbench.report.page import Part, render
@@ -410,7 +404,7 @@ def make_page(
                 raise
             continue
         wanted = [one for one in table.table.profiles.profiles if one in (profiles or present)]
-        judged = [table._judge(read, chosen, one, seeds, noise) for one in wanted]
+        judged = [table._judge(read, chosen, one, seeds) for one in wanted]
         with_runs = [one for one in judged if one.report.has_runs]
         if tables:
             with_runs = judged if profiles else with_runs or judged[:1]
@@ -431,7 +425,7 @@ def make_page(
         what = (table, patterns, one.comparison.profile, one.comparison.planned)
         commands = [
             (without_paths(_command("run", *what)), "trains what is missing"),
-            (without_paths(_command("compare", *what, noise=noise)), "judges it"),
+            (without_paths(_command("compare", *what)), "judges it"),
             ("paperbench verify --rerun 1", "checks all files, and retrains the start of a run"),
         ]
         left_out = [without_paths(in_results.sub("results", text)) for text in one.left_out]
@@ -516,12 +510,6 @@ class Plan:
         lacking = {run.id: iterations for run, iterations in self.remaining}
         runs = [(run, lacking.get(run.id, 0)) for run in self.runs]
         return estimate(runs, self.device, rates=rates, only_if_long=only_if_long, processes=processes)
-
-    def seconds(self, cost: Cost, cell: str, runs: int, total: int) -> float:
-        """Return how long the missing runs of a cell take: `runs` of `total`, which may be more than are planned."""
-        of_cell = {run.id: cost.whole[run.spec.digest] for run in self.runs if cell in run.cells and run.seed < total}
-        done = sum(of_cell[run.id] - cost.seconds[run.id] for run, _ in self.remaining if run.id in of_cell)
-        return runs * max(of_cell.values()) - done
 
     @neutral()
     def listing(self, cost: Cost | None = None) -> str:
@@ -644,7 +632,7 @@ def plan(
         cells: One shell pattern or several, see `Table.cells`.
         seeds: Runs per cell; by default the table's or profile's. Twice the paper profile's are its extension.
         precision: By default the table's, if it names one; else tf32 on GPUs that have it, else fp32.
-        engine: "eager", "graph" or "compile"; "auto" chooses.
+        engine: "eager", "graph", "streams" or "compile"; "auto" chooses.
         data: Directory with the data sets; by default $PAPERBENCH_DATA, else ./data.
         stop_at: Iteration at which every run pauses: a prefix, to be resumed later.
         max_seconds: Time limit for training.

@@ -100,7 +100,8 @@ def test_no_state_of_torch_changes_a_number(
     states: tuple[str, ...], usual: dict[str, Any], specs: Path, tmp_path: Path
 ) -> None:
     def own() -> list[Any]:
-        return [torch.get_default_dtype(), torch.get_float32_matmul_precision(), BACKENDS.cudnn.deterministic]
+        of_torch = (torch.get_default_dtype, torch.get_float32_matmul_precision, torch.get_num_threads)
+        return [*(get() for get in of_torch), BACKENDS.cudnn.deterministic, BACKENDS.cudnn.benchmark]
 
     before, random = own(), torch.get_rng_state()
     found = numbers(specs, tmp_path, *states)

@@ -264,8 +264,8 @@ class Listening(Observer):
 
 @pytest.mark.full
 def test_long_passes_say_how_far_they_are_and_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paperbench.data.imagenet.feed._SECONDS_TO_FIRST", 0.0)
-    monkeypatch.setattr("paperbench.data.imagenet.feed._MOST_SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr("paperbench.streams.SECONDS_TO_FIRST", 0.0)
+    monkeypatch.setattr("paperbench.streams.MOST_SECONDS_BETWEEN", 0.0)
     root = copy_of_photo_specs(tmp_path / "specs", crop=18)
 
     def trained(stop_at: str = "never") -> tuple[paperbench.api.Outcome, list[str]]:

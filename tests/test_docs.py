@@ -36,7 +36,8 @@ from paperbench.training.precision import PRECISIONS
 from tests.conftest import ROOT
 
 PAGES = sorted(ROOT.glob("docs/*.md"))
-DOCUMENTS = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")] + PAGES
+TOP_LEVEL = ("README", "ARCHITECTURE", "CHANGELOG", "CONTRIBUTING", "SECURITY")
+DOCUMENTS = [ROOT / f"{name}.md" for name in TOP_LEVEL] + PAGES
 EXAMPLE = ROOT / "examples" / "own_table"
 PLACEHOLDERS = {
     "TABLE": "table2",
@@ -176,7 +177,7 @@ def test_commands_in_running_text_exist_with_their_options() -> None:
             assert set(re.findall(r"--[a-z-]+", rest)) <= set(known), (document.name, name, rest)
 
 
-@pytest.mark.parametrize("command", [c for c in ALL_COMMANDS if c[0] in QUICK and "--memory" not in c], ids=" ".join)
+@pytest.mark.parametrize("command", [c for c in ALL_COMMANDS if c[0] in QUICK], ids=" ".join)
 def test_quick_commands_run(command: tuple[str, ...], working_directory: Path) -> None:
     expected = 1 if "--require" in command else 0  # nothing is reproduced in empty results
     assert main(command) == expected

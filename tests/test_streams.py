@@ -12,7 +12,7 @@ from typing import TextIO, cast
 
 import pytest
 
-from paperbench.streams import Stream, standard_streams
+from paperbench.streams import Count, Stream, standard_streams, watched, wrapped
 from tests.helpers import ROOT
 
 
@@ -62,6 +62,47 @@ def test_other_stream_drops_only_what_it_cannot_write() -> None:
     below.is_full = False
     stream.write("kept")
     assert below.getvalue() == "kept"
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "shown"),
+    [
+        (False, "packing: 3 of 9 images, about 18 seconds left\npacking: 5 of 9 images, about 12 seconds left\n"),
+        (
+            True,
+            "\rpacking: 2 of 9 images, about 21 seconds left"
+            "\rpacking: 3 of 9 images, about 18 seconds left"
+            "\rpacking: 4 of 9 images, about 15 seconds left"
+            "\rpacking: 5 of 9 images, about 12 seconds left"
+            f"\r{' ' * 45}\r",
+        ),
+    ],
+)
+def test_progress_is_told_ever_more_rarely_or_in_one_line(is_terminal: bool, shown: str) -> None:
+    class Output(io.StringIO):
+        def isatty(self) -> bool:
+            return is_terminal
+
+    stream, now = Output(), [0.0]
+    for _ in watched(range(4), stream, "packing", "images", done=1, total=9, clock=lambda: now[0]):
+        now[0] += 3.0
+    assert stream.getvalue() == shown
+
+
+def test_long_count_is_told_after_as_much_time_again_up_to_five_minutes() -> None:
+    now = iter(range(1_000))
+    count = Count("pass", "images", clock=lambda: next(now))
+    assert [second for second in range(1, 1_000) if count.is_due()] == [5, 10, 20, 40, 80, 160, 320, 620, 920]
+
+
+def test_commands_and_words_are_not_broken() -> None:
+    text = wrapped("run `paperbench compare table2 --long` in a-directory/with_a_very_long_name", 20, "  ")
+    assert text.splitlines() == [
+        "run",
+        "  `paperbench compare table2 --long`",
+        "  in",
+        "  a-directory/with_a_very_long_name",
+    ]
 
 
 def test_standard_streams_are_restored(capsys: pytest.CaptureFixture[str]) -> None:

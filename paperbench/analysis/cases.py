@@ -31,22 +31,21 @@ from paperbench.analysis.record import (
     write_analysis,
 )
 from paperbench.analysis.walk import Measured, Subject, measure
-from paperbench.catalogue import DATASETS, FAMILIES, NETS, Net, resolve, tags
+from paperbench.catalogue import DATASETS, FAMILIES, NETS, Net
 from paperbench.data.dataset import Dataset
-from paperbench.data.sources import data_directory, find_dataset, load_dataset
+from paperbench.data.sources import data_directory, load_dataset
 from paperbench.errors import PaperbenchError, RunError, listing, nearest
 from paperbench.files import MAX_TENSOR_FILE_BYTES, read_at_most
-from paperbench.models.weights_file import net_of
 from paperbench.runs.checkpoints import DamagedCheckpointError
 from paperbench.runs.environment import code_facts, environment_facts
 from paperbench.runs.hashed import SCHEMA
 from paperbench.runs.history import History
+from paperbench.runs.named import NamedNet, find_run, images_of, read_net, resolve_net
 from paperbench.runs.planning import needed_datasets, net_and_recipe, plan
 from paperbench.runs.record import DataFacts, Record
 from paperbench.runs.resume import Checkpoint, CheckpointError
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.seeds import derived_seed
-from paperbench.specs.experiment import NetReference
 from paperbench.specs.recipe import Recipe
 from paperbench.specs.run_spec import canonical_json
 from paperbench.specs.table import Table, find_spec_root, load_table
@@ -98,7 +97,7 @@ class Case:
         images = conditions.images or self.recipe.batch_norm.group
         most = self.recipe.batch_size if conditions.batch_norm == "batch" else self.dataset.num_test
         if images > most:
-            raise PaperbenchError(f"There are only {most} images in a batch of {self.dataset.name}. Ask for fewer.")
+            raise PaperbenchError(f"A batch of {self.dataset.name} has only {most} images; lower --images.")
         if self.state is not None and conditions.initialisation != "he":
             raise PaperbenchError("A trained net has no other initialisation. Leave --init out.")
         if "left_out" in conditions.measures and (self.state is None or conditions.batch_norm == "batch"):
@@ -171,13 +170,14 @@ def analyses_of(
     on = choose_device(device, announce)
     if run is not None:
         refuse_all_but(by="A run")
-        cases = [find_run(str(run), store, where)]
+        found = find_run(str(run), store)
+        cases = [of_run(*found, images_of(*found, where))]
     elif weights is not None:
         refuse_all_but("--dataset", by="A file of weights")
-        cases = [of_weights(Path(weights), where, specs, dataset)]
+        cases = of_net(read_net(Path(weights), where, dataset), specs)
     elif what is not None and what.partition(".")[0] in NETS:
         refuse_all_but("--set", "--seeds", "--dataset", by="A net")
-        cases = of_net(what, settings or {}, seeds, where, specs, dataset)
+        cases = of_net(resolve_net(what, settings or {}, where, dataset), specs, seeds)
     elif what is not None and what in ids:
         if trained:
             refuse_all_but("--trained", "--cells", "--profile", by="--trained")
@@ -212,35 +212,27 @@ def analyse_all(
 
 
 def of_table(table: Table, cells: str | Sequence[str], profile: str, seeds: int, where: Path) -> list[Case]:
-    """Return the nets of some cells of a table, at initialisation.
-
-    Args:
-        where: The data directory.
-    """
+    """Return the nets of some cells of a table, at initialisation, with images of a data directory."""
     chosen, of_profile = table.cells(cells), table.profiles.named(profile)
     datasets = {key: load_dataset(key, where) for key in needed_datasets(chosen, of_profile)}
     runs = plan(table, chosen, profile, "fp32", seeds, datasets)
     return [Case(run.net_name, run.net, run.recipe, run.dataset, run.seed) for run in runs]
 
 
-def of_net(
-    name: str, settings: Mapping[str, Any], seeds: int, where: Path, root: Path, dataset: str | None = None
-) -> list[Case]:
-    """Return a net at initialisation, as the paper's recipe makes it.
-
-    Args:
-        name: A name that timm knows, with or without a tag.
-        settings: Arguments of the net.
-        where: The data directory.
-        root: The directory with experiments/.
-        dataset: A key of `DATASETS`; by default that of the name's tag, else the first of the net's.
-    """
-    bare, _, tag = name.partition(".")
-    net = resolve(bare, **settings)
-    key = dataset or tag or tags(bare)[0]
-    net, images, recipe = _on_dataset(net, key, where, root)
-    reference = str(NetReference(name, settings))
-    return [Case(reference, net, recipe, images, seed) for seed in range(seeds)]
+def of_net(named: NamedNet, root: Path, seeds: int = 1) -> list[Case]:
+    """Return a net as the paper's recipe under `root` initialises it, or with the weights of its file."""
+    info, family = DATASETS[named.dataset.key], FAMILIES[named.net.family]
+    if not family.takes(info.size):
+        raise PaperbenchError(
+            f"The net is for images of {family.size} x {family.size} pixels, and {info.title} has others. Name "
+            "another net or data set."
+        )
+    file = root / "experiments" / "recipes" / f"{'imagenet' if info.are_photographs else 'cifar'}.yaml"
+    case = Case(named.reference, named.net, read_named(file, Recipe, "recipe")[1], named.dataset, 0)
+    if named.file:
+        digest = hashlib.sha256(read_at_most(named.file, MAX_TENSOR_FILE_BYTES)).hexdigest()
+        case = replace(case, state=named.tensors, weights=digest)
+    return [replace(case, seed=seed) for seed in range(seeds)]
 
 
 def of_runs(cases: Sequence[Case], profile: str, store: Store) -> list[Case]:
@@ -261,17 +253,6 @@ def of_runs(cases: Sequence[Case], profile: str, store: Store) -> list[Case]:
     return found
 
 
-def find_run(name: str, store: Store, where: Path) -> Case:
-    """Return the net of a run, given its id or directory."""
-    if (run := store.find(name)) is None or (record := run.read_record()) is None:
-        raise PaperbenchError(f"{name} is no run in {store.root}, and no directory of one. Name a run.")
-    keys = [key for key, one in DATASETS.items() if one.num_classes == record.spec.net.get("num_classes")]
-    dataset = find_dataset(record.spec.data, keys, where)
-    if dataset is None:
-        raise PaperbenchError(f"{name} trains on {record.data.name}, which is not in {where}. Name its place (--data).")
-    return of_run(run, record, dataset)
-
-
 def of_run(run: RunDirectory, record: Record, dataset: Dataset) -> Case:
     """Return the net of a run, as far as it has been trained."""
     net, recipe = net_and_recipe(record.spec, record.evaluations)
@@ -279,8 +260,7 @@ def of_run(run: RunDirectory, record: Record, dataset: Dataset) -> Case:
     if record.status == "finished":
         state, *_ = read_state(run.weights_file)
     else:
-        file = next((one for one in run.checkpoints.newest_first() if one.path.name == record.files.checkpoint), None)
-        if file is None:
+        if (file := run.named_checkpoint(record)) is None:
             raise PaperbenchError(f"{run.path} lacks its checkpoint. Restore it, or go on with `paperbench run`.")
         try:
             saved = Checkpoint.from_bytes(file.read(), record.run)
@@ -291,37 +271,6 @@ def of_run(run: RunDirectory, record: Record, dataset: Dataset) -> Case:
         momentum = [saved.state[f"momentum.{index}"] for index in range(buffers)]
     of_run = (record.seed, record.spec.digest, record.iteration, state, None, momentum, History.read(run.history_file))
     return Case(record.net, net, recipe, dataset, *of_run)
-
-
-def of_weights(file: Path, where: Path, root: Path, dataset: str | None = None) -> Case:
-    """Return the net of a weights file that paperbench wrote.
-
-    Args:
-        dataset: A key of `DATASETS`; by default the one that the file names.
-    """
-    state, metadata, _ = read_state(file)
-    if "architecture" not in metadata:
-        raise PaperbenchError(f"{file} does not say which net it holds, as files of paperbench do. Name another.")
-    net, arguments = net_of(metadata, file)
-    key = dataset or metadata.get("tag") or tags(metadata["architecture"])[0]
-    net, images, recipe = _on_dataset(net, key, where, root)
-    digest = hashlib.sha256(read_at_most(file, MAX_TENSOR_FILE_BYTES)).hexdigest()
-    reference = str(NetReference(metadata["architecture"], arguments))
-    return Case(reference, net, recipe, images, seed=0, state=state, weights=digest)
-
-
-def _on_dataset(net: Net, key: str, where: Path, root: Path) -> tuple[Net, Dataset, Recipe]:
-    """Return a net for the classes of a data set, the data set, and the paper's recipe for such a net."""
-    images, info = load_dataset(key, where), DATASETS[key]
-    family = FAMILIES[net.family]
-    if not family.takes(info.size):
-        raise PaperbenchError(
-            f"The net is for images of {family.size} x {family.size} pixels, and {info.title} has others. Name "
-            "another net or data set."
-        )
-    recipe = "imagenet" if info.are_photographs else "cifar"
-    file = root / "experiments" / "recipes" / f"{recipe}.yaml"
-    return replace(net, num_classes=info.num_classes), images, read_named(file, Recipe, "recipe")[1]
 
 
 def subject_of(case: Case, conditions: Conditions, device: torch.device) -> Subject:
@@ -339,7 +288,7 @@ def subject_of(case: Case, conditions: Conditions, device: torch.device) -> Subj
             evaluation = next(iter(case.recipe.evaluations.values()), None)
             batch = next(iter(trainer.feed.test(evaluation, spec.images)))
         if len(batch.images) < spec.images:  # the last batch of an epoch
-            raise PaperbenchError(f"The batch has only {len(batch.images)} images. Ask for fewer (--images).")
+            raise PaperbenchError(f"The batch has only {len(batch.images)} images; lower --images.")
         images = batch.images[: spec.images]
         own, family = images.shape[-1], FAMILIES[case.net.family]
         if spec.size is not None and not (family.takes(spec.size) and spec.size < own):
@@ -386,13 +335,11 @@ def analyse(case: Case, conditions: Conditions, device: torch.device) -> Analysi
 
 
 def _require_finite(found: Measured, subject: Subject, case: Case) -> None:
-    rows = [
-        (f"stages.{unit.stage}.{unit.index}", row) for (unit, _), row in zip(subject.units, found.rows, strict=True)
-    ]
+    rows = [*zip(subject.units, found.rows, strict=True)]
     for what, column, in_order in (("signal", "residual_norm", rows), ("gradient", "gradient_norm", rows[::-1])):
-        for unit, row in in_order:
+        for (unit, _), row in in_order:
             if not math.isfinite(row[column]):
                 raise PaperbenchError(
-                    f"{case.reference}, iteration {case.iteration:,}: the {what} is not finite, first in unit {unit}. "
-                    "Name another net or run, or try --precision fp64."
+                    f"{case.reference}, iteration {case.iteration:,}: the {what} is not finite, first in unit "
+                    f"stages.{unit.stage}.{unit.index}. Name another net or run, or try --precision fp64."
                 )

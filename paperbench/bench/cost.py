@@ -41,11 +41,9 @@ class Cost:
 
     Attributes:
         seconds: For what is left of each run, by its id.
-        whole: Seconds for a whole run, by the digest of its spec.
     """
 
     seconds: dict[str, float]
-    whole: dict[str, float]
     measured: str
 
     @property
@@ -104,7 +102,7 @@ def estimate(
         facts.append(f"one step of {run.net_name} on {device} ({step:.2g} s for {batch} images)")
     recipes = {run.recipe.recipe: run.recipe for run in by_cost if run.recipe.photographs}
     loaders = {name: _measure_loader(recipe, files) for name, recipe in recipes.items() if files}
-    seconds, whole = {}, {}
+    seconds = {}
     for run, iterations in to_do:
         _, known, rate = min(
             (speed for speed in speeds if speed[0] == run.net.family),
@@ -112,13 +110,12 @@ def estimate(
         )
         per_image = max(_macs(run) / known / rate, 1 / loaders.get(run.recipe.recipe, math.inf)) / processes
         seconds[run.id] = iterations * run.recipe.batch_size * per_image
-        whole[run.spec.digest] = run.recipe.iterations * run.recipe.batch_size * per_image
     facts.append("the multiply-adds of other nets")
     if loaders:
         each = " and ".join(f"{rate:,.0f}" for rate in loaders.values())
         facts.append(f"{each} crops a second made of {source} in {count(processors(), 'thread')}")
     shared = f", by each of {processes} processes" * (processes > 1)
-    return Cost(seconds, whole, f"{', '.join(facts[:-1])} and {facts[-1]}{shared}")
+    return Cost(seconds, f"{', '.join(facts[:-1])} and {facts[-1]}{shared}")
 
 
 def _sample(data: Dataset) -> tuple[ImageFiles, str]:

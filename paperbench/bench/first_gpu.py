@@ -57,7 +57,7 @@ streams for compile (training/engine.py) | 0.9 | take out compile | take out str
 step, compile bf16, 1 * | step, streams bf16, 1 *
 {most} trainings at once by {best} (executors/local.py) | 1.2 | train several on a GPU | train one on a GPU
 step, {best} bf16, 1 * | step, {best} bf16, {most} *
-channels_last for contiguous in fp32 (training/precision.py) | 1.0 | channels_last | contiguous
+channels_last for contiguous in fp32 (training/trainer.py) | 1.0 | channels_last | contiguous
 *, fp32 contiguous, as trained, * | *, fp32 channels_last, as trained, *
 weight gradients that are not deterministic (training/precision.py) | 1.25 | look for faster algorithms | keep
 * by weights, bf16 channels_last, as trained, * | * by weights, bf16 channels_last, not deterministic, *
@@ -98,6 +98,8 @@ class Measurement:
     def __init__(self, file: Path, device: torch.device, seconds: float, sizes: Sizes) -> None:
         self._file, self._device, self._sizes = file, device, sizes
         self._on_gpu, self._began, self._seconds = device.type == "cuda", time.monotonic(), seconds
+        # always the same: torch has 32 streams in all, and captures take more of them
+        self._streams = [torch.cuda.Stream(device) if self._on_gpu else None for _ in range(AT_ONCE[-1])]
         self.found: dict[str, float | str | None] = {**vars(environment_facts(device)), "batch": sizes.batch}
 
     def run(self, engines: Sequence[str]) -> None:
@@ -139,9 +141,6 @@ class Measurement:
         (seconds,) = race({"": stopwatch(timed, self._device)}, 5, self._sizes.seconds / 100).values()
         return 1000 * statistics.median(seconds) / calls
 
-    def _stream(self) -> torch.cuda.Stream | None:
-        return torch.cuda.Stream(self._device) if self._on_gpu else None
-
     def _copy(self) -> float:
         source = torch.randn(self._sizes.copied, device=self._device)
         target = torch.empty_like(source)
@@ -149,7 +148,7 @@ class Measurement:
 
     def _chain(self, branches: int) -> float:
         """Measure the smallest kernel, in branches of which each is a chain."""
-        sides = [(self._stream(), torch.zeros(1, device=self._device)) for _ in range(branches)]
+        sides = [(side, torch.zeros(1, device=self._device)) for side in self._streams[:branches]]
 
         def work() -> None:
             for side, number in sides:
@@ -170,7 +169,7 @@ class Measurement:
         trainers: list[tuple[torch.cuda.Stream | None, Trainer]] = []
 
         def step_new(engine: str) -> float:
-            stream = self._stream()
+            stream = self._streams[len(trainers)]
             with torch.cuda.stream(stream):
                 trainers.append((stream, training.trainer(engine, precision)))
                 return 1000 * stopwatch(trainers[-1][1].step, self._device)(1)

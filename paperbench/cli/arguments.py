@@ -90,14 +90,14 @@ _SHARED: dict[str, dict[str, Any]] = {
     },
     "--precision": {
         "metavar": "P",
-        "help": "fp32, tf32, bf16 or bf16-fp32-stream (default: the table's if it sets one, else tf32 on GPUs that "
-        "have it, else fp32)",
+        "help": "fp32, tf32 or bf16 (default: the table's if it sets one, else tf32 on GPUs that have it, else fp32)",
     },
     "--engine": {
         "default": "auto",
         "metavar": "E",
-        "help": "eager, graph (a CUDA graph: same numbers as eager, bit for bit), compile (torch.compile: rounds "
-        "differently) or auto (default: the fastest that suits the device and the number of iterations)",
+        "help": "eager, graph (a CUDA graph: same numbers as eager, bit for bit), streams (the same with batch-norm "
+        "groups side by side), compile (torch.compile: rounds differently) or auto (default: the fastest that suits "
+        "the device and the number of iterations)",
     },
     "--stop-at": {
         "type": positive_int,
@@ -108,12 +108,6 @@ _SHARED: dict[str, dict[str, Any]] = {
         "type": Path,
         "metavar": "DIR",
         "help": "directory with the data sets (default: $PAPERBENCH_DATA, else ./data)",
-    },
-    "--noise": {
-        "default": "table",
-        "choices": ("table", "per-cell"),
-        "help": "table (default): cells share what they say about the noise between runs; per-cell: each cell has its "
-        "own, and its median is compared",
     },
     "--results": {
         "type": Path,
@@ -130,6 +124,12 @@ _SHARED: dict[str, dict[str, Any]] = {
 
 REMOVED = {
     "--breakdown": 'Paste the script of "Where a step\'s time goes" in docs/speed.md.',
+    "--budget": "`paperbench plan TABLE` lists the runs that decide most first; limit the time with `run "
+    "--max-seconds 8h`.",
+    "--incompatible continue": "Resume with the versions that began the run, or restart it: `--incompatible restart`.",
+    "--memory": "`paperbench plan TABLE` and `paperbench doctor` say what a training step needs.",
+    "--noise": "Cells share their noise. To judge one by its own, compare a results directory that holds only its "
+    "runs.",
 }
 """What to use instead of options and choices of the version before."""
 
@@ -206,8 +206,8 @@ def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
 def command_for(name: str, args: argparse.Namespace) -> str:
     """Return another command for the table, with the options that were given."""
     parts = ["paperbench", name, args.table]
-    further = {"run": ("--precision", "--device", "--engine", "--stop-at", "--data"), "compare": ("--noise",)}
-    for option in ("--cells", "--profile", "--seeds", *further.get(name, ()), "--results", "--tables"):
+    of_run = ("--precision", "--device", "--engine", "--stop-at", "--data") if name == "run" else ()
+    for option in ("--cells", "--profile", "--seeds", *of_run, "--results", "--tables"):
         value = getattr(args, option[2:].replace("-", "_"), None)
         if value and value != _SHARED.get(option, {}).get("default"):
             parts += [option, *map(str, value if isinstance(value, list) else [value])]

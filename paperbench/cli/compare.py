@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="no difference",
         help="exit with 1 if any cell, including one without runs, is not reproduced",
     )
-    add_shared(parser, "--noise", "--results", "--tables")
+    add_shared(parser, "--results", "--tables")
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -45,9 +45,7 @@ def execute(args: argparse.Namespace) -> int:
     from paperbench.report.grid import paragraph
 
     table = load_table(args.table, args.tables)
-    judged = table.compare(
-        args.results, cells=args.cells or "*", profile=args.profile, seeds=args.seeds, noise=args.noise
-    )
+    judged = table.compare(args.results, cells=args.cells or "*", profile=args.profile, seeds=args.seeds)
     report = judged.render(args.format, args.require, long=args.long)
     print(report, end="" if report.endswith("\n") else "\n")
     if args.format == "table" and not judged.report.has_runs:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
-import textwrap
 from typing import TYPE_CHECKING
 
 from paperbench.cli.arguments import add_shared
@@ -21,7 +19,7 @@ DESCRIPTION = (
     "what would fail. It runs a small convolution on each GPU and loads the data sets. Exit status: 1 if anything "
     "would fail, else 0."
 )
-WIDTH, INDENT = 100, 12
+INDENT = 12
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     print("paperbench: examining this machine; this takes some seconds.", file=sys.stderr, flush=True)
-    from paperbench.report.grid import Grid, as_text
+    from paperbench.report.grid import Grid, as_text, paragraph
 
     try:
         from paperbench.data.sources import data_directory
@@ -38,16 +36,18 @@ def execute(args: argparse.Namespace) -> int:
     except ImportError as error:
         raise PaperbenchError(f"A library does not load: {error}. Install paperbench again.") from error
     found = diagnose(args.device, data_directory(args.data), args.results, load_tables())
-    print("\n".join(_wrapped(f"{name:<{INDENT}}{fact}", INDENT) for name, fact in found.facts.items()), end="\n\n")
+    print(
+        "\n".join(paragraph(f"{name:<{INDENT}}{fact}", " " * INDENT) for name, fact in found.facts.items()), end="\n\n"
+    )
     if found.choices:
         headers, alignment = ("table", "precision", "engine", "memory"), ("left", "left", "left", "right")
         print(f"`paperbench run` takes, on {found.device}:\n")
-        print(as_text(Grid(headers, tuple(found.choices), alignment), width=WIDTH), end="\n\n")
-        print(_wrapped("memory: for a step of the largest net; `compile` keeps a whole batch and needs more"))
-        print("\n".join(map(_wrapped, found.reasons)), end="\n\n")
+        print(as_text(Grid(headers, tuple(found.choices), alignment)), end="\n\n")
+        notes = ["memory: for a step of the largest net; `compile` keeps a whole batch and needs more", *found.reasons]
+        print("\n".join(paragraph(note, "  ") for note in notes), end="\n\n")
     print("Problems:" if found.problems else "No problem found.")
     for number, problem in enumerate(found.problems, 1):
-        print(_wrapped(f"{number}. {problem}", 3))
+        print(paragraph(f"{number}. {problem}", "   "))
     return int(bool(found.problems))
 
 
@@ -56,9 +56,3 @@ def load_tables() -> list[Table]:
 
     root = find_spec_root()
     return [load_table(name, root) for name in table_ids(root)]
-
-
-def _wrapped(text: str, indent: int = 2) -> str:
-    """Wrap text, but not the commands in it, so that they can be copied."""
-    whole = re.sub("`[^`]*`", lambda command: command[0].replace(" ", "\0"), text)
-    return textwrap.fill(whole, WIDTH, subsequent_indent=" " * indent, break_on_hyphens=False).replace("\0", " ")

@@ -24,6 +24,8 @@ DESCRIPTION = (
     "library has its own preprocessing. Labels count the classes as torchvision does: ImageNet's synsets in "
     "alphabetical order."
 )
+OPTIONS = ("weights", "pretrained", "mapping", "dataset", "data", "device", "precision", "results")
+"""The options that `prepare` takes as they are."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,8 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mapping",
         metavar="M",
-        help="what turns a state dict of another implementation into one of ours: akamaster, bearpaw_resnet or "
-        "chenyaofo (CIFAR), or a YAML file of your own like those",
+        help="the implementation that the weights are from: akamaster, bearpaw_resnet or chenyaofo (CIFAR)",
     )
     parser.add_argument(
         "--dataset",
@@ -50,9 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="default: the net's own; or cifar10, cifar100, imagenet, photos, digits, digits8",
     )
     add_shared(parser, "--data", "--device")
-    parser.add_argument(
-        "--precision", metavar="P", help="fp32, tf32, bf16 or bf16-fp32-stream (default: the run's, else tf32 or fp32)"
-    )
+    parser.add_argument("--precision", metavar="P", help="fp32, tf32 or bf16 (default: the run's, else tf32 or fp32)")
     parser.add_argument("--crop", type=positive_int, metavar="C", help="side of the central crop of photographs")
     parser.add_argument("--scale", type=positive_int, metavar="S", help="length of their shorter side before the crop")
     parser.add_argument(
@@ -78,19 +77,8 @@ def execute(args: argparse.Namespace) -> int:
     from paperbench.typed import from_json, to_json
 
     crop = from_json(Evaluation, to_json({"crop": args.crop, "scale": args.scale})) if args.crop else None
-    candidate = prepare(
-        args.net,
-        weights=args.weights,
-        pretrained=args.pretrained,
-        mapping=args.mapping,
-        dataset=args.dataset,
-        data=args.data,
-        device=args.device,
-        precision=args.precision,
-        crop=crop,
-        results=args.results,
-        warn=lambda text: print(text, file=sys.stderr),
-    )
+    options = {name: vars(args)[name] for name in OPTIONS}
+    candidate = prepare(args.net, crop=crop, warn=lambda text: print(text, file=sys.stderr), **options)
     if args.record:
         _external(args, candidate, None)  # what is wrong with it need not wait for the test
     _print("net", candidate.name)

@@ -75,6 +75,7 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             what = action.option_strings[-1] if action.option_strings else str(action.metavar).lower()
+            self._refuse_removed(f"{what} {value}")
             raise argparse.ArgumentError(None, f"Unknown {what} {value!r}. {nearest(str(value), action.choices)}")
 
     def _refuse_removed(self, option: str) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from paperbench.cli.arguments import (
-    DAY,
     add_shared,
     command_for,
     name_left_out,
@@ -16,7 +14,6 @@ from paperbench.cli.arguments import (
     positive_points,
     rate,
     say_what_is_skipped,
-    seconds,
     warn,
 )
 from paperbench.errors import PaperbenchError
@@ -41,12 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="runs per cell (default: the table's, or the profile's); 2N, the extension, are simulated, too",
     )
     parser.add_argument(
-        "--budget",
-        type=seconds,
-        metavar="T",
-        help="a time of one device, such as 8h or 2d: choose the runs that decide most in it",
-    )
-    parser.add_argument(
         "--rate",
         type=rate,
         action="append",
@@ -62,28 +53,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="standard deviation between runs, in percentage points (default: that of the runs at hand; without "
         "any, typical of those that the authors print)",
     )
-    add_shared(parser, "--noise")
     parser.add_argument("--long", action="store_true", help="list all cells that need runs")
     add_shared(parser, "--precision", "--device", "--engine", "--stop-at", "--data", "--results", "--tables")
 
 
 def execute(args: argparse.Namespace) -> int:
-    from paperbench.compare.budget import choose
     from paperbench.report.grid import paragraph
     from paperbench.report.outlook import render, valuable
 
-    if args.budget and (args.stop_at or args.profile != "paper"):
-        raise PaperbenchError("--budget is for whole runs of the paper's profile. Omit --profile and --stop-at.")
     outlook, problem = _outlook(args)
-    if args.budget and problem:
-        raise PaperbenchError(problem)
     plan = plan_of(args, is_tentative=True)
     say_what_is_skipped(plan, args)
-    cost = choice = None
+    cost = None
     try:
-        cost = plan.cost(dict(args.rate)) if plan.remaining or args.budget else None
+        cost = plan.cost(dict(args.rate)) if plan.remaining else None
     except PaperbenchError as error:
-        if args.budget or args.rate:
+        if args.rate:
             raise
         warn(f"could not measure how long this takes: {error}")
     profile = "" if args.profile == "paper" else f", profile {args.profile}"
@@ -95,16 +80,10 @@ def execute(args: argparse.Namespace) -> int:
     if not plan.remaining:
         heading, commands = "Next, print the report:", [plan.compare_command]
     if outlook:
-        runs = valuable(outlook)
-        if args.budget and cost:
-            timed = [(one, plan.seconds(cost, one.cells[0], one.missing, one.total)) for one in runs]
-            choice = choose(timed, args.budget)
-        print(f"\n{render(outlook, args.long, choice)}")
+        print(f"\n{render(outlook, args.long)}")
         name_left_out(outlook.left_out)
-        heading = "Train these:" if choice else "Train the first of these:"
-        commands = _commands(args, outlook, [one for one, _ in choice.runs] if choice else runs[:1])
-        if choice and choice.seconds > DAY and plan.device.type == "cpu":
-            commands = [f"{command} --yes" if command.startswith("paperbench run") else command for command in commands]
+        runs = valuable(outlook)
+        heading, commands = "Train the first of these:", _commands(args, outlook, runs[0]) if runs else []
     for sentence in filter(None, (*plan.missing_data, problem)):
         print(f"\n{sentence}")
     if commands:
@@ -121,19 +100,15 @@ def _outlook(args: argparse.Namespace) -> tuple[Outlook | None, str]:
         return None, ""
     table, results = load_table(args.table, args.tables), args.results if args.results.exists() else None
     try:
-        return table.outlook(results, cells=args.cells or "*", seeds=args.seeds, noise=args.noise, std=args.std), ""
+        return table.outlook(results, cells=args.cells or "*", seeds=args.seeds, std=args.std), ""
     except NotSimulatedError as error:
         return None, str(error)
 
 
-def _commands(args: argparse.Namespace, outlook: Outlook, runs: Sequence[NextRuns]) -> list[str]:
-    """Return the commands that train some runs and, under a heading, the one that judges them if it needs options."""
+def _commands(args: argparse.Namespace, outlook: Outlook, first: NextRuns) -> list[str]:
+    """Return the command that trains some runs and, under a heading, the one that judges them if it needs options."""
     table = outlook.comparison.table
     usual = table.seeds_in(table.profiles.named("paper"))
     judge = ["Then compare with the options that you planned with:", command_for("compare", args)]
-    needs_options = runs and (args.noise != "table" or outlook.planned != usual)
-    commands = []
-    for total in dict.fromkeys(one.total for one in runs):
-        args.cells, args.seeds = [one.cells[0] for one in runs if one.total == total], total if total != usual else None
-        commands.append(command_for("run", args))
-    return [*commands, *(judge if needs_options else ())]
+    args.cells, args.seeds = [first.cells[0]], first.total if first.total != usual else None
+    return [command_for("run", args), *(judge if outlook.planned != usual else ())]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from paperbench.catalogue import NETS, resolve
-    from paperbench.report.diagram import diagram
+    from paperbench.report.description import describe
     from paperbench.report.drawing import net_drawing, units_drawing
     from paperbench.specs.table import find_spec_root, load_table, table_ids
 
@@ -66,7 +67,8 @@ def execute(args: argparse.Namespace) -> int:
     if args.what.partition(".")[0] in NETS:
         _refuse_curve_options(args, form)
         net = resolve(args.what, **parse_settings(args.settings))
-        write(args, form, f"{diagram(net)}\n".encode() if form == "text" else _drawn(form, net_drawing(net)), args.what)
+        content = _in_words(describe(net)) if form == "text" else _drawn(form, net_drawing(net))
+        write(args, form, content, args.what)
         return 0
     root = find_spec_root(args.tables)
     ids = table_ids(root)
@@ -157,13 +159,18 @@ def _refuse_curve_options(args: argparse.Namespace, form: str) -> None:
             raise PaperbenchError(f"{option} is for training curves, and {args.what} has none. Leave it out.")
 
 
+def _in_words(lines: Iterable[str]) -> bytes:
+    from paperbench.report.grid import paragraph
+
+    return "".join(f"{paragraph(line, '  ')}\n" for line in lines).encode()
+
+
 def _drawn(form: str, drawing: Drawing) -> bytes:
     """Return a drawing of units as a file's contents; as text, in words."""
     from paperbench.report.drawing import as_svg, figure
-    from paperbench.report.grid import paragraph
 
     if form == "text":
-        return "".join(f"{paragraph(line)}\n" for line in (drawing.title, *drawing.description.splitlines())).encode()
+        return _in_words([drawing.title, *drawing.description.splitlines()])
     if form == "svg":
         # Black on white, as matplotlib's, on pages of any colour.
         return as_svg(drawing).replace("<svg ", '<svg style="background:#fff" ', 1).encode()

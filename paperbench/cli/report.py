@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_shared(parser, "--cells")
     parser.add_argument("--seeds", type=number_of_runs, metavar="N", help="runs per cell, as for compare")
-    add_shared(parser, "--noise", "--results", "--tables")
+    add_shared(parser, "--results", "--tables")
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -42,7 +42,6 @@ def execute(args: argparse.Namespace) -> int:
         profiles=args.profile,
         cells=args.cells or "*",
         seeds=args.seeds,
-        noise=args.noise,
         root=args.tables,
     )
     print(f"Wrote {page.write(args.out)}: {', '.join(' '.join(one) for one in page.tables)}.")

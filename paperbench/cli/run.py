@@ -53,11 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser, *, with_executors: bool = Tru
     )
     parser.add_argument(
         "--incompatible",
-        choices=("refuse", "restart", "continue"),
+        choices=("refuse", "restart"),
         default="refuse",
         help="what to do with a run of another numerics version or major version of torch, or without a readable "
-        "checkpoint: refuse it (default); restart it and set its old files aside; continue it if possible and mark it "
-        "as mixed",
+        "checkpoint: refuse it (default), or restart it and set its old files aside",
     )
     parser.add_argument(
         "--yes",
@@ -115,7 +114,7 @@ def _check_time(plan: Plan, args: argparse.Namespace, processes: int) -> None:
     if cost and plan.device.type == "cpu" and cost.total > DAY:
         raise PaperbenchError(
             f"On this CPU, these runs take {cost} Add --yes to train them anyway, set a limit (such as --max-seconds "
-            f"8h), choose runs that fit into a time (`paperbench plan {args.table} --budget 8h`), or choose a smaller "
+            f"8h), choose fewer cells (`paperbench plan {args.table}` says which decide most), or choose a smaller "
             "profile (see `paperbench list`)."
         )
     if cost:

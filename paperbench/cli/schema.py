@@ -14,7 +14,6 @@ FORMATS = {
     "experiment": "specs.experiment.Experiment",
     "expected": "specs.expected.Expected",
     "recipe": "specs.recipe.Recipe",
-    "mapping": "specs.mapping.StateMapping",
     "profiles": "specs.profile.Profiles",
     "record": "runs.record.Record",
     "history": "runs.history.HistoryLine",

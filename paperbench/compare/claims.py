@@ -16,15 +16,15 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from paperbench.catalogue import DATASETS
-from paperbench.compare.evidence import Conditions, Evidence, Group, Run, errors_of
+from paperbench.compare.evidence import Conditions, Evidence, GroupFacts, RunFacts, errors_of
 from paperbench.compare.failures import MIN_RUNS, FailureCount, count_failures, median_fails
-from paperbench.compare.noise import NO_PRIOR, Prior, Value
+from paperbench.compare.noise import NO_PRIOR, Prior
 from paperbench.compare.responses import Responses
 from paperbench.compare.statistics import ANALYSES, FIRST_ALPHA, Contrast, compute_contrast
 from paperbench.runs.record import Record
@@ -94,8 +94,8 @@ class Part:
         self,
         samples: Mapping[str, ArrayLike],
         constants: Mapping[str, float],
-        priors: Mapping[str, Prior],
-    ) -> Contrast:
+        priors: Mapping[str, Prior[Any]],
+    ) -> Contrast[Any]:
         """Return the contrast.
 
         Args:
@@ -127,7 +127,7 @@ def parts(claim: Claim) -> list[Part]:
     return found
 
 
-def p_values(claim: Claim, contrast: Contrast) -> tuple[Value, Value]:
+def p_values(claim: Claim, contrast: Contrast[Any]) -> tuple[Any, Any]:
     """Return the p-values of one comparison for the alternatives that the claim holds, and that it does not."""
     match claim.kind:
         case "close":
@@ -140,7 +140,7 @@ def p_values(claim: Claim, contrast: Contrast) -> tuple[Value, Value]:
             return contrast.p_less(bound), contrast.p_greater(bound)
 
 
-def decide_claim(found: Sequence[tuple[Value, Value]], level: float) -> tuple[Value, Value]:
+def decide_claim(found: Sequence[tuple[Any, Any]], level: float) -> tuple[Any, Any]:
     """Return whether a claim is supported and whether it is contradicted, given the p-values of its parts."""
     supported = np.all([p_for <= level for p_for, _ in found], axis=0)
     contradicted = np.any([p_against <= level / len(found) for _, p_against in found], axis=0)
@@ -232,7 +232,7 @@ class _Assessor:
             reason=obstacles[0] if standing == "undecided" else "",
         )
 
-    def _fails(self, key: tuple[str, str], group: Group) -> tuple[bool | None, FailureCount, str]:
+    def _fails(self, key: tuple[str, str], group: GroupFacts) -> tuple[bool | None, FailureCount, str]:
         """Return whether the median of a net fails (None if undecided), the failures, and why it is undecided."""
         dataset = self._cells[key[0]].dataset_in(self._profile)
         does_fail, count = None, count_failures([], dataset)
@@ -285,7 +285,7 @@ class _Assessor:
             reason = "its cells share no data, precision and numerics"
         return self._verdict("not run", reason=reason)
 
-    def _missing_runs(self, key: tuple[str, str], group: Group) -> str:
+    def _missing_runs(self, key: tuple[str, str], group: GroupFacts) -> str:
         iteration = self._claim.iteration
         if iteration is None:
             return f"{_name(key)}: too few runs: {group.progress(self._planned)}"
@@ -295,7 +295,7 @@ class _Assessor:
         done = len(self._runs(group, self._planned))
         return f"{_name(key)}: {done} of {self._planned} runs have reached iteration {iteration:,}"
 
-    def _runs(self, group: Group, n: int) -> list[Run]:
+    def _runs(self, group: GroupFacts, n: int) -> list[RunFacts]:
         """Return those of the first n runs that have ended or, for an early claim, have reached its iteration."""
         if self._claim.iteration is None:
             return group.first(n)
@@ -303,12 +303,12 @@ class _Assessor:
             run
             for run in group.runs
             if run.seed < n
-            and run.record
-            and (run.record.iteration >= self._claim.iteration or run.record.status == "diverged")
+            and run.iteration is not None
+            and (run.iteration >= self._claim.iteration or run.status == "diverged")
         ]
 
     def _analyse(
-        self, runs: Mapping[str, Sequence[Run]], number: int, level: float, conditions: Conditions
+        self, runs: Mapping[str, Sequence[RunFacts]], number: int, level: float, conditions: Conditions
     ) -> ClaimVerdict:
         priors = {
             cell.id: self._evidence.prior(cell, cell.settings[0], conditions, number) for cell in self._cells.values()
@@ -332,7 +332,7 @@ class _Assessor:
             standing, level=level, findings=findings, basis=basis, reason=reason, uses_table=uses_table
         )
 
-    def _compare(self, part: Part, runs: Mapping[str, Sequence[Run]], priors: Mapping[str, Prior]) -> _Comparison:
+    def _compare(self, part: Part, runs: Mapping[str, Sequence[RunFacts]], priors: Mapping[str, Prior]) -> _Comparison:
         samples = {
             cell: self._values(cell, part.measure, runs[cell])
             for cell in (*part.plus, *part.minus)
@@ -343,10 +343,10 @@ class _Assessor:
             *p_values(self._claim, contrast), f"{part.text} = {_format_estimate(contrast, part.measure)}"
         )
 
-    def _values(self, cell_id: str, measure: Measure, runs: Sequence[Run]) -> list[float]:
+    def _values(self, cell_id: str, measure: Measure, runs: Sequence[RunFacts]) -> list[float]:
         """Return one value per run; by errors and losses, a diverged run counts as random guessing."""
         if measure == "negative_share":
-            return self._negative_shares(cell_id, [run.record for run in runs if run.record])
+            return self._negative_shares(cell_id, [self._evidence.records[run.run] for run in runs if run.run])
         cell = self._cells[cell_id]
         classes = DATASETS[cell.dataset_in(self._profile)].num_classes
         guessing = math.log(classes) if measure == "train_loss" else 100 * (1 - 1 / classes)
@@ -376,13 +376,15 @@ class _Assessor:
         state = "trained" if is_trained else "initial"
         raise _NoValueError(f"{cell_id}: {len(shares)} of {len(records)} {state} nets are analysed (`{command}`)")
 
-    def _value(self, cell: Cell, measure: Literal["test_error", "train_loss", "train_error"], run: Run) -> float:
+    def _value(self, cell: Cell, measure: Literal["test_error", "train_loss", "train_error"], run: RunFacts) -> float:
         if measure == "test_error":
             return math.inf if run.error is None else run.error
-        record = run.record
-        if record is None:
+        if run.run is None:
             raise _NoValueError(f"{cell.id}: external results have no history")
-        last = self._evidence.table.recipe_in(self._profile, cell.recipe).iterations
+        record, last = (
+            self._evidence.records[run.run],
+            self._evidence.table.recipe_in(self._profile, cell.recipe).iterations,
+        )
         upto = self._claim.iteration or last
         if record.status == "diverged" and record.iteration < upto:
             return math.inf

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from paperbench.compare.claims import ClaimVerdict, TrainingMean, assess_claim
 from paperbench.compare.deviations import Deviation, find_deviations
 from paperbench.compare.evidence import Evidence
-from paperbench.compare.noise import Rule
 from paperbench.compare.responses import ReadAnalyses, Responses
 from paperbench.compare.statistics import FIRST_ALPHA, holm
-from paperbench.compare.verdicts import CellComparison, assess_cell
+from paperbench.compare.verdicts import CellFacts, assess_cell
 from paperbench.runs.external import ExternalResult
 from paperbench.runs.record import Record
 from paperbench.specs.cell import Cell
@@ -28,7 +26,7 @@ class Comparison:
 
     Attributes:
         planned: Planned runs per cell.
-        noise: Whether cells shared their noise.
+        records: The records of our runs, by the run's id.
         claims_left_out: Number of claims about cells that were not selected.
         left_out: A sentence for each run, result or analysis that seems meant for the table but was not used.
     """
@@ -36,39 +34,38 @@ class Comparison:
     table: Table
     profile: str
     planned: int
-    noise: Rule
-    cells: tuple[CellComparison, ...]
+    cells: tuple[CellFacts, ...]
+    records: Mapping[str, Record]
     claims: tuple[ClaimVerdict, ...]
     claims_left_out: int
     deviations: tuple[Deviation, ...]
     left_out: tuple[str, ...]
 
     @property
-    def tested(self) -> list[CellComparison]:
+    def tested(self) -> list[CellFacts]:
         """Cells whose verdict rests on a statistical test and not on the number of failed runs."""
-        return [c for c in self.cells if c.assessment.p_value is not None]
+        return [cell for cell in self.cells if cell.p_value is not None]
 
     @property
     def expected_false_alarms(self) -> float:
         """Expected number of cells called worse or better if every true difference were exactly the tolerance."""
         return FIRST_ALPHA * len(self.tested)
 
-    @cached_property
-    def differing(self) -> tuple[CellComparison, ...]:
-        """Cells that are worse or better after Holm's correction over the table, or certainly so by failed runs."""
-        tested = self.tested
-        rejected = holm([c.assessment.p_value or 0.0 for c in tested], FIRST_ALPHA)
-        significant = {c.cell.id for c, is_rejected in zip(tested, rejected, strict=True) if is_rejected}
-        return tuple(
-            c
-            for c in self.cells
-            if c.verdict in ("worse", "better") and (c.cell.id in significant or c.assessment.is_certain_by_failures)
-        )
+    @property
+    def differing(self) -> tuple[CellFacts, ...]:
+        """Cells that differ from the paper."""
+        return tuple(cell for cell in self.cells if cell.differs)
+
+    def must_reproduce(self, compared: CellFacts) -> bool:
+        """Whether `--require reproduced` covers a cell: its result is printed, and it runs by default or has runs."""
+        has_begun = any(net.shown for net in compared.nets)
+        is_wanted = has_begun or not self.table.cell(compared.id).row.on_request
+        return compared.published.value != "unprinted" and is_wanted
 
     def holds(self, requirement: Requirement = "no difference") -> bool:
         """Return whether no cell differs or, if required, whether every cell with a printed result is reproduced."""
         if requirement == "reproduced":
-            return all(c.verdict == "reproduced" for c in self.cells if c.must_reproduce)
+            return all(cell.verdict == "reproduced" for cell in self.cells if self.must_reproduce(cell))
         return not self.differing
 
 
@@ -83,7 +80,6 @@ def compare(
     analyses: ReadAnalyses = lambda: ((), ()),
     seeds: int | None = None,
     other_tables: Callable[[], Iterable[Table]] = tuple,
-    noise: Rule = "table",
 ) -> Comparison:
     """Compare runs and external results with the published numbers and claims.
 
@@ -94,12 +90,11 @@ def compare(
         analyses: Reads analyses of any nets; called only if a claim is about what they measure.
         seeds: Planned runs per cell. Default: the profile's or the table's.
         other_tables: Loads the other tables; called only if runs of this table's nets fit none of its cells.
-        noise: Whether verdicts and claims use the noise of the whole table, or each cell its own.
     """
     profile = table.profiles.named(profile_name)
     planned = seeds or table.seeds_in(profile)
-    evidence = Evidence(table, profile_name, planned, records, externals, other_tables, noise)
-    compared = tuple(assess_cell(cell, evidence) for cell in cells)
+    evidence = Evidence(table, profile_name, planned, records, externals, other_tables)
+    compared = _with_differences([assess_cell(cell, evidence) for cell in cells])
     chosen = {cell.id for cell in cells}
     in_table = {cell.id for cell in table.all_cells}
     responses = Responses(analyses)
@@ -112,10 +107,22 @@ def compare(
         table,
         profile_name,
         planned,
-        noise,
         compared,
+        evidence.records,
         claims,
         len(table.expected.claims) - len(claims),
-        tuple(find_deviations(table, profile, compared)),
+        tuple(find_deviations(table, profile, compared, evidence.records)),
         (*evidence.left_out, *responses.complaints),
+    )
+
+
+def _with_differences(cells: Sequence[CellFacts]) -> tuple[CellFacts, ...]:
+    """Say which cells are worse or better after Holm's correction over all, or certainly so by failed runs."""
+    p_values = {cell.id: cell.p_value for cell in cells if cell.p_value is not None}
+    significant = dict(zip(p_values, holm([*p_values.values()], FIRST_ALPHA), strict=True))
+    return tuple(
+        replace(cell, differs=significant.get(cell.id, False) or cell.is_certain_by_failures)
+        if cell.verdict in ("worse", "better")
+        else cell
+        for cell in cells
     )

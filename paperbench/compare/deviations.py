@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from paperbench.catalogue import DATASETS, Net
-from paperbench.compare.verdicts import CellComparison
+from paperbench.compare.verdicts import CellFacts
 from paperbench.runs.record import DataFacts, Record
 from paperbench.specs.cell import Cell
 from paperbench.specs.profile import Profile
@@ -25,7 +25,7 @@ class Deviation:
     Attributes:
         paper: The authors' choice; empty if the sources do not give it.
         ours: Our runs' choice.
-        cells: Ids of the cells with it; empty if it concerns all cells with runs.
+        cells: Ids of the cells with it.
     """
 
     topic: str
@@ -34,22 +34,24 @@ class Deviation:
     cells: tuple[str, ...] = ()
 
 
-def find_deviations(table: Table, profile: Profile, compared: Iterable[CellComparison]) -> list[Deviation]:
-    """Return the deviations of the shown runs of all cells, each once."""
+def find_deviations(
+    table: Table, profile: Profile, compared: Iterable[CellFacts], records: Mapping[str, Record]
+) -> list[Deviation]:
+    """Return the deviations of the shown runs of all cells, each once.
+
+    Args:
+        records: The records of the runs, by id.
+    """
     paper = table.profiles.named("paper")
     found: dict[_Difference, dict[str, None]] = {}
-    cells_with_runs = 0
-    for comparison in compared:
-        cell = comparison.cell
-        shown = [(net.setting, net.shown) for net in comparison.nets if net.shown]
-        records = [(record, group.conditions.data or record.data) for _, group in shown for record in group.records]
-        if not records:
+    for facts in compared:
+        cell = table.cell(facts.id)
+        shown = [(setting, net.shown) for setting, net in zip(cell.settings, facts.nets, strict=True) if net.shown]
+        runs = [(records[run], group.conditions.data or records[run].data) for _, group in shown for run in group.ids]
+        if not runs:
             continue
-        cells_with_runs += 1
         recipe, printed = table.recipe_in(profile, cell.recipe), table.recipe_in(paper, cell.recipe)
-        differences = [
-            one for record, data in records for one in _of_record(record, data, recipe, printed, cell.dataset)
-        ]
+        differences = [one for record, data in runs for one in _of_record(record, data, recipe, printed, cell.dataset)]
         differences += _by_profile(cell, paper, profile, recipe, printed)
         theirs, ours = (str(table.evaluation_in(one, cell)) for one in (paper, profile))
         differences += [("tested on", theirs, ours)] if theirs != ours else []
@@ -57,7 +59,7 @@ def find_deviations(table: Table, profile: Profile, compared: Iterable[CellCompa
         differences += [one for setting, _ in shown for one in _of_net(cell.net_in(profile, setting))]
         for one in differences:
             found.setdefault(one, {})[cell.id] = None
-    return [Deviation(*key, cells=() if len(ids) == cells_with_runs else tuple(ids)) for key, ids in found.items()]
+    return [Deviation(*key, cells=tuple(ids)) for key, ids in found.items()]
 
 
 def _of_record(record: Record, data: DataFacts, recipe: Recipe, printed: Recipe, dataset: str) -> Iterable[_Difference]:
@@ -83,8 +85,6 @@ def _of_record(record: Record, data: DataFacts, recipe: Recipe, printed: Recipe,
         yield "batch-norm statistics in training", f"over {authors.images_per_gpu} images", f"over {group}"
     if authors.weight_decay_on and (recipe.weight_decay_on or "all") != authors.weight_decay_on:
         yield "weight decay on", authors.weight_decay_on, recipe.weight_decay_on or "all"
-    if record.is_mixed:
-        yield "versions", "", "runs that mix numerics or torch versions"
 
 
 _UNSPECIFIED_IN_NETS = {

@@ -1,52 +1,69 @@
 """The runs of each net of a table, grouped by what may be pooled, and the runs that were not used.
 
 A run belongs to a net if it trained that net with the cell's recipe in the given profile. Runs are pooled only if they
-share pixels, precision and numerics version. Runs that mix versions are a group of their own, and so are the external
-results of each source.
+share pixels, precision and numerics version. The external results of each source are a group of their own.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, get_args
 
 import numpy as np
 
 from paperbench.compare.failures import is_failure
-from paperbench.compare.noise import MIN_RUNS, NO_PRIOR, Prior, Rule, prior_from_others, variance_of
+from paperbench.compare.noise import MIN_RUNS, NO_PRIOR, Prior, prior_from_others, variance_of
+from paperbench.errors import count
 from paperbench.runs.external import ExternalResult
-from paperbench.runs.record import DataFacts, Record
+from paperbench.runs.record import DataFacts, Record, Status
 from paperbench.specs.cell import Cell
 from paperbench.specs.experiment import Setting
 from paperbench.specs.run_spec import Precision, canonical_json
 from paperbench.specs.table import Table
+from paperbench.typed import Percent
 
 _PRECISIONS = get_args(Precision)
 _MAX_CHANGES_LISTED = 4
 
 
 @dataclass(frozen=True)
-class Run:
-    """One run of ours, or one external result.
+class RunFacts:
+    """One run.
 
     Attributes:
-        error: Test error in percent; infinite if the run diverged, None if it has not ended.
-        record: None for an external result.
+        run: The run's id, which names its directory and record; null for an external result.
+        error: Test error after the last iteration; null before the run has ended, if it diverged, or if it has no error
+            of the cell's kind.
+        iteration: Iterations done; null for an external result.
+        counted: Whether verdict, median, difference and failures include the run: it has ended and is one of the tested
+            runs or, before the first test, of the planned runs. If none of these has ended, all that have are counted.
     """
 
     seed: int
-    error: float | None
-    record: Record | None
+    run: str | None
+    status: Status
+    error: Percent | None
+    iteration: int | None
+    counted: bool
+
+    @property
+    def error_or_inf(self) -> float | None:
+        """The error in percent, infinite if the run diverged."""
+        return math.inf if self.status == "diverged" else self.error
+
+    def __repr__(self) -> str:
+        return f"<seed {self.seed}: {self.status if self.error is None else f'{self.error:.2f}'}>"
 
 
-def errors_of(runs: Iterable[Run]) -> list[float]:
+def errors_of(runs: Iterable[RunFacts]) -> list[float]:
     """Return the test errors in percent of the runs that have ended; infinite for diverged runs."""
-    return [run.error for run in runs if run.error is not None]
+    return [error for run in runs if (error := run.error_or_inf) is not None]
 
 
 @dataclass(frozen=True)
@@ -55,22 +72,21 @@ class Conditions:
 
     Attributes:
         data, precision, numerics: Unknown (None or empty) for external results.
-        is_mixed: Whether the runs mix numerics or torch versions.
+        is_mixed: False; the version before compared runs of several versions and marked them here.
         source: Source of external results, or None for our runs.
     """
 
     data: DataFacts | None
     precision: Precision | None
     numerics: tuple[int, ...]
-    is_mixed: bool
+    is_mixed: bool = False
     source: str | None = None
 
     def __str__(self) -> str:
         if self.data is None:
             return f"external: {self.source}"
-        numerics = " and ".join(map(str, self.numerics)) + (" (mixed)" if self.is_mixed else "")
         name = f"{self.data.name} (images unverified)" if self.is_unverified else self.data.name
-        return f"{name}, {self.precision}, numerics {numerics}"
+        return f"{name}, {self.precision}, numerics {self.numerics[0]}"
 
     @property
     def is_unverified(self) -> bool:
@@ -78,26 +94,51 @@ class Conditions:
         return self.data is not None and self.data.unverified
 
     @property
-    def distance(self) -> tuple[tuple[bool, bool, bool, bool], tuple[int, int]]:
-        """Sort key of the distance to the paper: mixed, external, pixels; then lower precision, older code."""
+    def distance(self) -> tuple[tuple[bool, bool, bool], tuple[int, int]]:
+        """Sort key of the distance to the paper: external, pixels; then lower precision, older code."""
         has_other_pixels = self.data is not None and not self.data.is_comparable
         rank = _PRECISIONS.index(self.precision) if self.precision else len(_PRECISIONS)
         newest = self.numerics[-1] if self.numerics else 0
-        return (self.is_mixed, self.source is not None, has_other_pixels, self.is_unverified), (rank, -newest)
+        return (self.source is not None, has_other_pixels, self.is_unverified), (rank, -newest)
 
 
 @dataclass(frozen=True)
-class Group:
-    """Runs of one net that may be pooled, in the order of their seeds."""
+class GroupFacts:
+    """Runs that may be pooled, by seed.
 
-    runs: tuple[Run, ...]
+    Attributes:
+        conditions: The conditions that the runs share; for external results only the source is known.
+        median: Median test error, in `shown` of the counted runs, in `others` of all runs that have ended; null without
+            such runs, or if it is infinite.
+        median_diverged: Whether the median is infinite because of diverged runs.
+    """
+
     conditions: Conditions
+    median: Percent | None
+    median_diverged: bool
+    runs: tuple[RunFacts, ...]
+
+    @classmethod
+    def of(cls, conditions: Conditions, runs: Sequence[RunFacts]) -> GroupFacts:
+        """Make a group of runs in any order."""
+        errors = errors_of(run for run in runs if run.counted) or errors_of(runs)
+        median = statistics.median(errors) if errors else None
+        has_diverged = median == math.inf
+        in_order = tuple(sorted(runs, key=lambda run: run.seed))
+        return cls(conditions, None if has_diverged else median, has_diverged, in_order)
+
+    def counting(self, counted: Collection[RunFacts]) -> GroupFacts:
+        """Return the group with these of its runs counted, and no others."""
+        return GroupFacts.of(self.conditions, [replace(run, counted=run in counted) for run in self.runs])
+
+    def __repr__(self) -> str:
+        return f"<{count(len(self.runs), 'run')}: {str(self.conditions)[:80]}>"
 
     @property
-    def ended(self) -> list[Run]:
-        return [run for run in self.runs if run.error is not None]
+    def ended(self) -> list[RunFacts]:
+        return [run for run in self.runs if run.error_or_inf is not None]
 
-    def first(self, n: int) -> list[Run]:
+    def first(self, n: int) -> list[RunFacts]:
         """Return those of the first n runs that have ended.
 
         Our first n runs have the seeds 0 to n - 1, because choosing seeds would mean choosing results. External
@@ -108,22 +149,19 @@ class Group:
         return [run for run in self.ended if run.seed < n]
 
     @property
-    def records(self) -> list[Record]:
-        return [run.record for run in self.runs if run.record is not None]
+    def ids(self) -> list[str]:
+        """The ids of our runs, which have records."""
+        return [run.run for run in self.runs if run.run is not None]
 
     @property
-    def errors(self) -> list[float]:
-        return errors_of(self.runs)
-
-    @property
-    def median(self) -> float | None:
-        """Median test error in percent, or None if no run has ended."""
-        return statistics.median(self.errors) if self.errors else None
+    def median_or_inf(self) -> float | None:
+        """The median in percent, infinite if it diverged."""
+        return math.inf if self.median_diverged else self.median
 
     @property
     def farthest(self) -> int:
         """Iteration of the run that got farthest."""
-        return max((record.iteration for record in self.records), default=0)
+        return max((run.iteration or 0 for run in self.runs), default=0)
 
     def progress(self, planned: int) -> str:
         """Return how many of the planned runs have ended and, if later seeds have, which seed is missing."""
@@ -142,7 +180,7 @@ class Group:
         A complete group in lower precision comes before an incomplete one in higher precision.
         """
         kind, precision = self.conditions.distance
-        return kind, not self.errors, len(self.first(planned)) < planned, precision
+        return kind, not self.ended, len(self.first(planned)) < planned, precision
 
 
 class Evidence:
@@ -153,9 +191,9 @@ class Evidence:
         records: Records of any experiments; only those of this table are used.
         externals: External results; used only in the paper's profile.
         other_tables: Loads the other tables; called only if runs of this table's nets fit none of its cells.
-        noise: Whether cells share their noise.
 
     Attributes:
+        records: The records of our runs in this profile, of any experiment, by the run's id.
         left_out: A sentence for each run or result that seems meant for this table but was not used.
     """
 
@@ -167,41 +205,60 @@ class Evidence:
         records: Iterable[Record],
         externals: Iterable[ExternalResult],
         other_tables: Callable[[], Iterable[Table]],
-        noise: Rule = "table",
     ) -> None:
-        self.table, self.profile_name, self.planned, self._noise = table, profile_name, planned, noise
+        self.table, self.profile_name, self.planned = table, profile_name, planned
         self.profile = table.profiles.named(profile_name)
+        self.records: dict[str, Record] = {}
         self.left_out: list[str] = []
         self._experiments = {(e.cell, e.setting): e for e in _experiments(table, profile_name)}
+        known = {experiment.key for experiment in self._experiments.values()}
         self._variances: dict[tuple[Conditions, str, str, int], dict[str, tuple[float, int]]] = {}
         self._facts: dict[str, DataFacts] = {}  # pixels verified for one run are verified for all
         self._ours: dict[str, list[Record]] = defaultdict(list)
         for record in self._without_duplicates(records):
             if record.data.canonical or record.data.fingerprint not in self._facts:
                 self._facts[record.data.fingerprint] = record.data
-            if record.spec.profile == profile_name:
-                self._ours[canonical_json(_trained_as(record))].append(record)
+            if record.spec.profile != profile_name:
+                continue
+            key = canonical_json(_trained_as(record))
+            if not record.is_mixed:
+                self.records[record.run] = record
+                self._ours[key].append(record)
+            elif key in known:
+                self.left_out.append(
+                    f"run {record.run} (seed {record.seed} of {record.net}) mixes versions of the numerics or torch. "
+                    "Train it anew: `paperbench run --incompatible restart`."
+                )
+        self._groups: dict[tuple[str, str], list[GroupFacts]] = {}
         self._external: dict[str, list[ExternalResult]] = defaultdict(list)
         for result in externals if profile_name == "paper" else ():
             self._external[result.experiment].append(result)
-        self._explain_unused_records(other_tables)
+        self._explain_unused_records(known, other_tables)
         self._explain_unused_externals()
 
-    def groups(self, cell: Cell, setting: Setting) -> list[Group]:
-        """Return the groups of a net of a cell, closest to the paper first."""
-        pooled: dict[Conditions, list[Run]] = defaultdict(list)
+    def groups(self, cell: Cell, setting: Setting) -> list[GroupFacts]:
+        """Return the groups of a net of a cell, closest to the paper first, in which no run is counted yet."""
+        key = cell.id, setting.label
+        if key not in self._groups:
+            self._groups[key] = sorted(self._pooled(cell, setting), key=lambda group: group.distance(self.planned))
+        return self._groups[key]
+
+    def _pooled(self, cell: Cell, setting: Setting) -> Iterable[GroupFacts]:
+        pooled: dict[Conditions, list[RunFacts]] = defaultdict(list)
         experiment = self._experiments.get((cell.id, setting.label))
         evaluation = self.table.evaluation_in(self.profile, cell)
         for record in self._ours.get(experiment.key, ()) if experiment else ():
             data = self._facts[record.data.fingerprint]
-            conditions = Conditions(data, record.spec.precision, record.numerics, record.is_mixed)
-            pooled[conditions].append(Run(record.seed, record.error(cell.column.metric, evaluation), record))
+            conditions = Conditions(data, record.spec.precision, record.numerics)
+            error = None if record.status == "diverged" else record.error(cell.column.metric, evaluation)
+            facts = (record.seed, record.run, record.status, error, record.iteration)
+            pooled[conditions].append(RunFacts(*facts, counted=False))
         if self._external:
             for result in self._external.get(self.table.experiment_digest(cell, setting), ()):
-                error = math.inf if result.error is None else result.error
-                pooled[Conditions(None, None, (), False, result.source)].append(Run(result.seed, error, None))
-        groups = [Group(tuple(sorted(runs, key=lambda r: r.seed)), c) for c, runs in pooled.items()]
-        return sorted(groups, key=lambda g: g.distance(self.planned))
+                status: Status = "diverged" if result.error is None else "finished"
+                run = RunFacts(result.seed, None, status, result.error, None, counted=False)
+                pooled[Conditions(None, None, (), source=result.source)].append(run)
+        return itertools.starmap(GroupFacts.of, pooled.items())
 
     def prior(self, cell: Cell, setting: Setting, conditions: Conditions, analysis: int) -> Prior:
         """Return what the other nets say about the variance between the runs of a net.
@@ -213,8 +270,6 @@ class Evidence:
         Args:
             analysis: 1 or 2; see `ANALYSES`.
         """
-        if self._noise == "per-cell":
-            return NO_PRIOR
         key = self.training_key(cell, setting)
         which = (conditions, cell.dataset_in(self.profile), cell.column.metric, analysis)
         if which not in self._variances:
@@ -261,9 +316,8 @@ class Evidence:
                     "contents. Delete the wrong ones."
                 )
 
-    def _explain_unused_records(self, other_tables: Callable[[], Iterable[Table]]) -> None:
+    def _explain_unused_records(self, known: set[str], other_tables: Callable[[], Iterable[Table]]) -> None:
         """Report runs of this table's nets that match no current experiment."""
-        known = {experiment.key for experiment in self._experiments.values()}
         odd = {key: self._of_same_net(records[0]) for key, records in self._ours.items() if key not in known}
         if not any(odd.values()):
             return

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from paperbench.catalogue import DATASETS
@@ -22,6 +22,12 @@ class FailureCount:
 
     failed: int
     runs: int
+
+    @classmethod
+    def total(cls, counts: Iterable[FailureCount]) -> FailureCount:
+        """Add up counts."""
+        failed, runs = zip(*((one.failed, one.runs) for one in counts), strict=True)
+        return cls(sum(failed), sum(runs))
 
     @property
     def is_unanimous(self) -> bool:

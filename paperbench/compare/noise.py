@@ -18,17 +18,26 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import Field
 from scipy.special import digamma, polygamma  # type: ignore[import-untyped]  # scipy.stats takes 0.8 s to import
 
-Value = Any
+Floats = NDArray[np.float64]
+Number = float | Floats
 """A float, or an array with an element for each simulated table."""
 
-Rule = Literal["table", "per-cell"]
-"""Whether verdicts and claims use the noise of the whole table, or each cell its own."""
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Value = TypeVar("Value", float, Floats, default=float)
+    """Which of the two the numbers of an object are."""
+else:
+    from typing import TypeVar
+
+    Value = TypeVar("Value", bound=float)  # as in JSON: pydantic takes the bound
 
 MIN_RUNS = 3
 """Minimum number of runs of a cell that contributes its noise or borrows that of others."""
@@ -59,26 +68,27 @@ SINGLE_RUN_FACTOR = 1.55
 
 
 @dataclass(frozen=True)
-class Noise:
-    """Estimated spread between runs of one cell.
+class Noise(Generic[Value]):
+    """Spread between the runs of one net.
 
     Attributes:
-        std: Standard deviation of a single run in percentage points, safety factor included.
-        degrees: Degrees of freedom; infinite if std is treated as known.
-        rests_on: Whose runs the estimate uses: the cell's own, the authors', both, or the table's.
-        published_weight: Weight of the published variance in the pooled variance, from 0 to 1.
-        table_weight: Weight of the other cells' variance, from 0 to 1.
+        std: Standard deviation of a single run, with its safety factor.
+        degrees: Degrees of freedom; null if the deviation is taken as known.
+        rests_on: The runs that it was estimated from: the cell's own, the published ones, both, or those of all cells
+            of the table.
+        published_weight: Weight of the published variance in the pooled one, from 0 to 1.
+        table_weight: Weight of the other cells' variance in the pooled one, from 0 to 1.
     """
 
     std: Value
-    degrees: Value
+    degrees: Value | None
     rests_on: Literal["ours", "published", "both", "table"]
-    published_weight: float = 0.0
-    table_weight: Value = 0.0
+    published_weight: Annotated[float, Field(ge=0, le=1)]
+    table_weight: Annotated[Value, Field(ge=0, le=1)]
 
 
 @dataclass(frozen=True)
-class Prior:
+class Prior(Generic[Value]):
     """What the other cells of a table say about the variance between the runs of a cell.
 
     Attributes:
@@ -89,17 +99,17 @@ class Prior:
     variance: Value
     degrees: Value
 
-    def moderate(self, variance: Value, degrees: int) -> Noise:
+    def moderate(self, variance: Value, degrees: int) -> Noise[Value]:
         """Return the noise of a cell from its own variance and this prior."""
         total = self.degrees + degrees
         pooled = (self.degrees * self.variance + degrees * variance) / total
-        return Noise(pooled**0.5, total, "table", table_weight=self.degrees / total)
+        return Noise(pooled**0.5, total, "table", 0.0, self.degrees / total)
 
 
 NO_PRIOR = Prior(0.0, 0.0)
 
 
-def estimate_noise(variance: Value, runs: int, published_std: float | None, published_runs: int) -> Noise | None:
+def estimate_noise(variance: Value, runs: int, published_std: float | None, published_runs: int) -> Noise[Any] | None:
     """Estimate the spread between the runs of a cell by itself.
 
     Our runs may be noisier than the published ones, because software and hardware differ and five runs estimate a
@@ -127,18 +137,18 @@ def estimate_noise(variance: Value, runs: int, published_std: float | None, publ
         ValueError: The published standard deviation is not positive or not of several runs.
     """
     if published_std is None:
-        return Noise(variance**0.5, runs - 1, "ours") if runs >= MIN_RUNS else None
+        return Noise(variance**0.5, runs - 1.0, "ours", 0.0, 0.0) if runs >= MIN_RUNS else None
     if not (0 < published_std < math.inf and published_runs >= 2):
         raise ValueError(f"not a standard deviation of {published_runs} runs: {published_std}")
     if runs < 2:
-        return Noise(SINGLE_RUN_FACTOR * published_std, math.inf, "published", 1.0) if runs else None
-    degrees = runs - 1 + PUBLISHED_DEGREES
+        return Noise(SINGLE_RUN_FACTOR * published_std, None, "published", 1.0, 0.0) if runs else None
+    degrees = runs - 1.0 + PUBLISHED_DEGREES
     weight = PUBLISHED_DEGREES / degrees
     pooled = (1 - weight) * variance + weight * (PUBLISHED_FACTOR * published_std) ** 2
-    return Noise(pooled**0.5, degrees, "both", weight)
+    return Noise(pooled**0.5, degrees, "both", weight, 0.0)
 
 
-def prior_from_others(variances: ArrayLike, degrees: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def prior_from_others(variances: ArrayLike, degrees: ArrayLike) -> tuple[Floats, Floats]:
     """Return variance and degrees of freedom of the prior of each cell of a table.
 
     How much the variances of the others differ decides what they are worth: their degrees of freedom are estimated
@@ -174,7 +184,7 @@ def prior_from_others(variances: ArrayLike, degrees: ArrayLike) -> tuple[NDArray
     return variance, np.where(own <= MAX_RATIO_TO_BORROW**2 * variance, np.minimum(estimated, limit), 0.0)
 
 
-def prior_degrees(excess: ArrayLike) -> NDArray[np.float64]:
+def prior_degrees(excess: ArrayLike) -> Floats:
     """Return the degrees of freedom d that solve trigamma(d / 2) = `excess`; infinite where it is not positive.
 
     Args:

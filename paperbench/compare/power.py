@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from paperbench.compare.claims import decide_claim, p_values, parts
 from paperbench.compare.comparison import Comparison
 from paperbench.compare.evidence import errors_of
-from paperbench.compare.failures import is_failure
-from paperbench.compare.noise import MIN_RUNS, NO_PRIOR, Prior, Rule, estimate_noise, prior_from_others
+from paperbench.compare.noise import MIN_RUNS, NO_PRIOR, Floats, Prior, estimate_noise, prior_from_others
 from paperbench.compare.statistics import ANALYSES, difference_interval, median_variance, outcomes
-from paperbench.compare.verdicts import CellComparison
+from paperbench.compare.verdicts import CellFacts
 from paperbench.errors import PaperbenchError
 from paperbench.specs.cell import Cell
 from paperbench.specs.claim import Claim
@@ -31,7 +30,6 @@ class NotSimulatedError(PaperbenchError):
     """What these runs would decide cannot be simulated."""
 
 
-Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 TYPICAL_STD = 0.18
@@ -69,15 +67,15 @@ class Target:
         return cls(cell.tolerance, *published, cell.dataset, cell.column.metric)
 
 
-def priors_of(samples: Sequence[Floats], targets: Sequence[Target], rule: Rule) -> list[Prior]:
+def priors_of(samples: Sequence[Floats], targets: Sequence[Target]) -> list[Prior[Any]]:
     """Return the prior of each cell.
 
     Args:
         samples: Errors of each cell, of shape (tables, runs); the number of runs may differ.
     """
-    found = [NO_PRIOR] * len(samples)
+    found: list[Prior[Any]] = [NO_PRIOR] * len(samples)
     kinds = [(target.dataset, target.metric) for target in targets]
-    for kind in set(kinds) if rule == "table" else ():
+    for kind in set(kinds):
         cells = [i for i, sample in enumerate(samples) if kinds[i] == kind and sample.shape[-1] >= MIN_RUNS]
         if cells:
             variances = np.stack([_variance(samples[i], targets[i]) for i in cells], axis=-1)
@@ -92,7 +90,7 @@ def _variance(sample: Floats, target: Target) -> Floats:
     return np.maximum(sample.var(axis=-1, ddof=1), rounding) if sample.shape[-1] > 1 else np.zeros(len(sample))
 
 
-def analyse(sample: Floats, published: Floats | float, target: Target, prior: Prior, level: float) -> Flags:
+def analyse(sample: Floats, published: Floats | float, target: Target, prior: Prior[Any], level: float) -> Flags:
     """Return whether one analysis calls a cell reproduced, worse and better, of shape (3, tables).
 
     Args:
@@ -113,7 +111,7 @@ def analyse(sample: Floats, published: Floats | float, target: Target, prior: Pr
     return found
 
 
-def verdicts(samples: Sequence[Floats], published: Sequence[Floats], targets: Sequence[Target], rule: Rule) -> Flags:
+def verdicts(samples: Sequence[Floats], published: Sequence[Floats], targets: Sequence[Target]) -> Flags:
     """Return whether each cell is reproduced, worse and better, of shape (2, 3, cells, tables).
 
     The first axis is over the analyses: after the first one, and after both.
@@ -125,7 +123,7 @@ def verdicts(samples: Sequence[Floats], published: Sequence[Floats], targets: Se
     found: list[Flags] = []
     for number, level in ANALYSES:
         runs = [sample[:, : sample.shape[-1] * number // ANALYSES[-1][0]] for sample in samples]
-        priors = priors_of(runs, targets, rule)
+        priors = priors_of(runs, targets)
         cells = [analyse(*one, level) for one in zip(runs, published, targets, priors, strict=True)]
         flags = np.stack(cells, axis=1)
         found.append(flags if not found else found[0] | flags & ~found[0].any(axis=0))
@@ -223,14 +221,14 @@ def assess_outlook(
         )
     if std is not None and not 0 < std <= 100:
         raise PaperbenchError(f"A standard deviation must be a positive number of percentage points, not {std}.")
-    planned = [c for c in comparison.cells if cells is None or c.cell.id in cells]
+    planned = [c for c in comparison.cells if cells is None or c.id in cells]
     if not any(map(_is_simulated, planned)):
         raise NotSimulatedError(
             "Not simulated: these cells show no published error, or a run has failed. Rules decide then: see "
             "docs/verdicts.md."
         )
     seen = _pooled_std(comparison)
-    simulation = _Simulation(comparison, std or seen or TYPICAL_STD, tables, {c.cell.id for c in planned})
+    simulation = _Simulation(comparison, std or seen or TYPICAL_STD, tables, {c.id for c in planned})
     claims = tuple(simulation.claims())
     selected = [claim for claim in comparison.table.expected.claims if simulation.selects(claim)]
     return Outlook(
@@ -259,11 +257,12 @@ class _Simulation:
     def __post_init__(self) -> None:
         self._planned = self.comparison.planned
         self._compared = {
-            c.cell.id: c
+            c.id: c
             for c in self.comparison.cells
-            if _is_simulated(c) and (c.cell.id in self.chosen or len(_counted(c, self._planned)) == self._planned)
+            if _is_simulated(c) and (c.id in self.chosen or len(_counted(c, self._planned)) == self._planned)
         }
-        self._targets = [Target.of(c.cell) for c in self._compared.values()]
+        self._cells = [self.comparison.table.cell(cell) for cell in self._compared]
+        self._targets = [Target.of(cell) for cell in self._cells]
         expected = self.comparison.table.expected
         self._constants = {f"{row.id}/{column}": e for row in expected.literature for column, e in row.cells.items()}
         self._claims = [claim for claim in expected.claims if self._covers(claim)]
@@ -297,12 +296,12 @@ class _Simulation:
         """Return how often each verdict is given, of shape (2, 3, cells)."""
         samples = [self._runs(2 * self._planned) + shift for shift in shifts]
         published = [np.median(self._runs(target.published_runs), axis=-1) for target in self._targets]
-        rates: Floats = verdicts(samples, published, self._targets, self.comparison.noise).mean(axis=-1)
+        rates: Floats = verdicts(samples, published, self._targets).mean(axis=-1)
         return rates
 
     def claims(self) -> Iterator[ClaimOutlook]:
         """Yield the outlook of each claim about mean test errors."""
-        samples = [self._runs(2 * self._planned) + (c.cell.number or 0.0) for c in self._compared.values()]
+        samples = [self._runs(2 * self._planned) + (cell.number or 0.0) for cell in self._cells]
         first, both = (
             self._decide([sample[:, : number * self._planned] for sample in samples], level)
             for number, level in ANALYSES
@@ -315,7 +314,7 @@ class _Simulation:
     def _decide(self, samples: Sequence[Floats], level: float) -> dict[str, tuple[Flags, Flags]]:
         """Return whether each claim is supported and contradicted, each of shape (tables,)."""
         by_cell = dict(zip(self._compared, samples, strict=True))
-        priors = dict(zip(self._compared, priors_of(samples, self._targets, self.comparison.noise), strict=True))
+        priors = dict(zip(self._compared, priors_of(samples, self._targets), strict=True))
         found = {}
         for claim in self._claims:
             constants = {cell: number for cell, number in self._constants.items() if cell in claim.all_cells}
@@ -328,21 +327,24 @@ class _Simulation:
         compared, planned = self._compared, self._planned
         profile = self.comparison.table.profiles.named(self.comparison.profile)
         training: dict[str, object] = {
-            cell: (c.cell.net_in(profile), c.cell.recipe, c.cell.dataset_in(profile)) for cell, c in compared.items()
+            cell.id: (cell.net_in(profile), cell.recipe, cell.dataset_in(profile)) for cell in self._cells
         }
         number = {cell: 1 if len(_counted(c, planned)) < planned else 2 for cell, c in compared.items()}
-        continued = [self._continued(_counted(c, number[cell] * planned), c.cell) for cell, c in compared.items()]
+        continued = [
+            self._continued(_counted(compared[cell.id], number[cell.id] * planned), cell) for cell in self._cells
+        ]
         verdict: dict[str, float] = {}
         claims: dict[str, tuple[dict[object, int], float]] = {}  # missing runs by training, and chance
         standing = {one.claim.id: one.standing for one in self.comparison.claims}
         for analysis, level in ANALYSES:
             missing = {cell: analysis * planned - len(_counted(c, analysis * planned)) for cell, c in compared.items()}
             samples = [s[:, : min(analysis, n) * planned] for s, n in zip(continued, number.values(), strict=True)]
-            priors = priors_of(samples, self._targets, self.comparison.noise)
-            for (cell, c), sample, target, prior in zip(compared.items(), samples, self._targets, priors, strict=True):
-                if number[cell] == analysis and missing[cell] and c.verdict in ("not run", "underpowered"):
-                    flags = analyse(sample, c.cell.number or 0.0, target, prior, level)
-                    verdict[cell] = float(flags.any(axis=0).mean())
+            priors = priors_of(samples, self._targets)
+            for cell, sample, target, prior in zip(self._cells, samples, self._targets, priors, strict=True):
+                is_open = compared[cell.id].verdict in ("not run", "underpowered")
+                if number[cell.id] == analysis and missing[cell.id] and is_open:
+                    flags = analyse(sample, cell.number or 0.0, target, prior, level)
+                    verdict[cell.id] = float(flags.any(axis=0).mean())
             flags_of = self._decide([sample[:, : analysis * planned] for sample in continued], level)
             for claim in self._claims:
                 lacking = {training[cell]: missing[cell] for cell in claim.all_cells if missing.get(cell)}
@@ -378,15 +380,15 @@ class _Simulation:
         return self.std * self._random.standard_normal((self.tables, number))
 
 
-def _is_simulated(compared: CellComparison) -> bool:
+def _is_simulated(compared: CellFacts) -> bool:
     """Whether a cell has one net and a printed error, and no run of ours has failed."""
-    fails = any(is_failure(error, compared.dataset) for net in compared.nets for error in net.errors)
-    return compared.cell.number is not None and len(compared.nets) == 1 and not fails
+    fails = compared.failures is not None and compared.failures.failed > 0
+    return isinstance(compared.published.value, float) and len(compared.nets) == 1 and not fails
 
 
-def _counted(compared: CellComparison, number: int) -> list[float]:
+def _counted(compared: CellFacts, number: int) -> list[float]:
     """Return the errors of our own runs among the first `number`, from the group that is closest to the paper."""
-    groups = [group for net in compared.nets for group in (net.shown, *net.others) if group]
+    groups = (group for net in compared.nets for group in net.groups)
     ours = next((group for group in groups if group.conditions.source is None), None)
     return errors_of(ours.first(number)) if ours else []
 

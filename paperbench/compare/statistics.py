@@ -8,7 +8,7 @@ assume independent, roughly normal runs. An estimate and the standard deviation 
 their ratio does not exactly follow Student's t. The error rates of the verdicts are therefore verified by simulation
 in the tests.
 
-The simulation uses these functions: where a number is annotated as `Value`, an array stands for many simulated tables.
+The simulation uses these functions: where a number is a `Number`, an array stands for many simulated tables.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Generic, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import (  # type: ignore[import-untyped]  # scipy.stats takes 0.8 s to import
     log_ndtr,
     ndtr,
@@ -29,7 +29,7 @@ from scipy.special import (  # type: ignore[import-untyped]  # scipy.stats takes
     stdtrit,
 )
 
-from paperbench.compare.noise import NO_PRIOR, Noise, Prior, Value
+from paperbench.compare.noise import NO_PRIOR, Floats, Noise, Number, Prior, Value
 
 Decision = Literal["reproduced", "worse", "better", "underpowered"]
 
@@ -77,13 +77,13 @@ def median_variance(n: int) -> float:
     return float(density @ middle**2 / density.sum())
 
 
-def _log_both_sides(low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.float64]:
+def _log_both_sides(low: Floats, high: Floats) -> Floats:
     """Return log(4 P(X < low) P(X > high)); the factor 4 prevents underflow."""
-    result: NDArray[np.float64] = log_ndtr(low) + log_ndtr(-high) + math.log(4)
+    result: Floats = log_ndtr(low) + log_ndtr(-high) + math.log(4)
     return result
 
 
-def hodges_lehmann(sample: ArrayLike) -> Value:
+def hodges_lehmann(sample: ArrayLike) -> Number:
     """Return the median of the means of all pairs, each number paired with itself, too, over the last axis.
 
     For normal numbers it is almost as precise as the mean, yet one bad run of four or more cannot move it far (Hodges
@@ -123,33 +123,32 @@ _HODGES_LEHMANN = (
 
 
 @dataclass(frozen=True)
-class Interval:
-    """Confidence interval of the difference between our errors and the published median.
+class Interval(Generic[Value]):
+    """Confidence interval of our error minus the published number, by two one-sided tests.
 
     Attributes:
-        difference: Our estimate minus the published median, in percentage points.
-        low, high: Ends; the true difference is below `low`, or above `high`, with probability of at most `level` each.
-        level: One-sided error level.
-        standard_error: Standard error of the difference in percentage points; 0 if all runs agree.
-        degrees: Degrees of freedom, possibly infinite.
+        level: Error level of each side, as a probability.
+        difference: Our Hodges-Lehmann estimate minus the published number if the noise rests on the table; else our
+            median minus the published number.
+        degrees: Degrees of freedom of the t distribution; null for the normal distribution.
     """
 
-    difference: Value
     low: Value
     high: Value
     level: float
+    difference: Value
     standard_error: Value
-    degrees: Value
+    degrees: Value | None
 
 
 def difference_interval(
     errors: ArrayLike,
-    published: Value,
+    published: Number,
     published_runs: int,
-    noise: Noise,
+    noise: Noise[Any],
     level: float,
     published_std: float | None = None,
-) -> Interval:
+) -> Interval[Any]:
     """Return the interval of two one-sided tests for our errors minus the published median.
 
     With a cell's own noise our estimate is the median, with the table's the Hodges-Lehmann estimate. The published runs
@@ -175,9 +174,9 @@ def difference_interval(
     is_shared = noise.rests_on == "table"
     of_ours = hodges_lehmann_variance(n) if is_shared else median_variance(n)
     estimate = hodges_lehmann(runs) if is_shared else np.median(runs, axis=-1)
-    ours: Value = of_ours * noise.std**2
-    theirs: Value = median_variance(published_runs) * noise.std**2
-    degrees: Value = noise.degrees
+    ours = of_ours * noise.std**2
+    theirs = median_variance(published_runs) * noise.std**2
+    degrees: Any = noise.degrees
     if is_shared and published_std is not None:
         is_noisier = published_std > noise.std
         theirs = np.where(is_noisier, median_variance(published_runs) * published_std**2, theirs)
@@ -187,7 +186,7 @@ def difference_interval(
     difference = _plain(np.round(estimate - published, 9))
     standard_error = _plain(np.sqrt(ours + theirs))
     reach = _quantile(level, degrees) * standard_error
-    return Interval(difference, difference - reach, difference + reach, level, standard_error, degrees)
+    return Interval(difference - reach, difference + reach, level, difference, standard_error, degrees)
 
 
 def decide(interval: Interval, tolerance: float) -> Decision:
@@ -198,7 +197,7 @@ def decide(interval: Interval, tolerance: float) -> Decision:
     )
 
 
-def outcomes(interval: Interval, tolerance: float) -> tuple[Value, Value, Value]:
+def outcomes(interval: Interval[Any], tolerance: float) -> tuple[Any, Any, Any]:
     """Return whether the interval is within the tolerance, above it and below it."""
     is_within = (-tolerance <= interval.low) & (interval.high <= tolerance)
     return is_within, interval.low > tolerance, interval.high < -tolerance
@@ -217,7 +216,7 @@ def p_beyond_tolerance(interval: Interval, tolerance: float) -> float:
 
 
 @dataclass(frozen=True)
-class Contrast:
+class Contrast(Generic[Value]):
     """A weighted sum of means of independent samples, with Satterthwaite's degrees of freedom.
 
     Attributes:
@@ -230,11 +229,11 @@ class Contrast:
     standard_error: Value
     degrees: Value
 
-    def p_less(self, bound: float) -> Value:
+    def p_less(self, bound: float) -> Any:
         """Return the one-sided p-value for the alternative that the true contrast is less than `bound`."""
         return _tail(bound - self.estimate, self.standard_error, self.degrees)
 
-    def p_greater(self, bound: float) -> Value:
+    def p_greater(self, bound: float) -> Any:
         """Return the one-sided p-value for the alternative that the true contrast is greater than `bound`."""
         return _tail(self.estimate - bound, self.standard_error, self.degrees)
 
@@ -247,11 +246,11 @@ class Contrast:
         reach = _quantile(level, self.degrees) * self.standard_error
         return self.estimate - reach, self.estimate + reach
 
-    def p_beyond(self, margin: float) -> Value:
+    def p_beyond(self, margin: float) -> Any:
         """Return the p-value for the alternative that the true contrast is more than `margin` away from 0."""
         return _p_beyond(self.estimate, margin, self.standard_error, self.degrees)
 
-    def p_equivalent(self, margin: float) -> Value:
+    def p_equivalent(self, margin: float) -> Any:
         """Return the p-value of two one-sided tests (TOST) for a true contrast less than `margin` away from 0."""
         return _tail(margin - abs(self.estimate), self.standard_error, self.degrees)
 
@@ -260,8 +259,8 @@ def compute_contrast(
     samples: Sequence[ArrayLike],
     weights: Sequence[float],
     constant: float = 0.0,
-    priors: Sequence[Prior] = (),
-) -> Contrast:
+    priors: Sequence[Prior[Any]] = (),
+) -> Contrast[Any]:
     """Return the weighted sum of the samples' means minus an exactly known constant.
 
     `[a, b]` with weights `[1, -1]` is Welch's test, `[a]` with `[1]` and a constant is the one-sample t-test, and
@@ -284,9 +283,9 @@ def compute_contrast(
         raise ValueError("a sample needs at least two numbers")
     if not all(np.isfinite(array).all() for array in (*arrays, np.array([*weights, constant]))):
         raise ValueError("numbers must be finite: handle diverged runs first")
-    estimate: Value = -constant
-    from_priors: Value = 0.0
-    chance_of_priors: Value = 0.0
+    estimate: Any = -constant
+    from_priors: Any = 0.0
+    chance_of_priors: Any = 0.0
     from_samples, chance = [], []
     for array, weight, prior in zip(arrays, weights, priors or [NO_PRIOR] * len(arrays), strict=True):
         n = array.shape[-1]
@@ -337,22 +336,24 @@ def binomial_standard_error(error_percent: float, images: int) -> float:
     return math.sqrt(error_percent * (100 - error_percent) / images)
 
 
-def _quantile(level: float, degrees: Value) -> Value:
-    """Return the t that is exceeded with probability `level`."""
+def _quantile(level: float, degrees: Number | None) -> Any:
+    """Return the t that is exceeded with probability `level`; without degrees of freedom, that of the normal one."""
     if not 0 < level < 0.5:
         raise ValueError(f"the level must be between 0 and 0.5, not {level}")
+    degrees = math.inf if degrees is None else degrees
     return _plain(np.where(np.isinf(degrees), -ndtri(level), -stdtrit(degrees, level)))
 
 
-def _tail(distance: Value, standard_error: Value, degrees: Value) -> Value:
+def _tail(distance: Number, standard_error: Number, degrees: Number | None) -> Any:
     """Return the probability that t exceeds distance / standard_error; 0 or 1 without any spread."""
     has_spread = np.asarray(standard_error) > 0
     t = distance / np.where(has_spread, standard_error, 1.0)
+    degrees = math.inf if degrees is None else degrees
     probability = np.where(np.isinf(degrees), ndtr(-t), stdtr(degrees, -t))
     return _plain(np.where(has_spread, probability, np.where(distance > 0, 0.0, 1.0)))
 
 
-def _p_beyond(estimate: Value, margin: float, standard_error: Value, degrees: Value) -> Value:
+def _p_beyond(estimate: Any, margin: float, standard_error: Number, degrees: Number | None) -> Any:
     """Return the p-value of the null hypothesis that the true value is at most `margin` away from 0.
 
     It is the supremum over all such values, which is attained at the margin.
@@ -360,6 +361,6 @@ def _p_beyond(estimate: Value, margin: float, standard_error: Value, degrees: Va
     return _plain(np.minimum(1.0, sum(_tail(abs(estimate) + m, standard_error, degrees) for m in (-margin, margin))))
 
 
-def _plain(value: Value) -> Value:
+def _plain(value: Any) -> Any:
     """Return a float for an array without axes."""
     return float(value) if np.ndim(value) == 0 else value

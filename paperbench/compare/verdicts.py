@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
-from paperbench.compare.evidence import Evidence, Group, Run, errors_of
+from pydantic import Field
+
+from paperbench.compare.evidence import Evidence, GroupFacts, RunFacts, errors_of
 from paperbench.compare.failures import MIN_RUNS, FailureCount, count_failures, is_failure, median_fails
 from paperbench.compare.noise import Noise, Prior, estimate_noise, variance_of
 from paperbench.compare.statistics import (
@@ -26,81 +28,61 @@ from paperbench.compare.statistics import (
     difference_interval,
     p_beyond_tolerance,
 )
+from paperbench.errors import count
 from paperbench.specs.cell import Cell
+from paperbench.specs.expected import ExpectedCell
 from paperbench.specs.experiment import Setting
+from paperbench.specs.recipe import Evaluation
+from paperbench.typed import typed
 
 Verdict = Literal["reproduced", "worse", "better", "underpowered", "not comparable", "not run"]
+AnalysisNumber = Annotated[int, Field(ge=1, le=2)]
 
 
 @dataclass(frozen=True)
-class Analysis:
-    """One of the two planned analyses of a group; see `ANALYSES` for number and level."""
-
-    number: int
-    runs: tuple[Run, ...]
-    level: float
-
-    @property
-    def errors(self) -> list[float]:
-        return errors_of(self.runs)
-
-
-@dataclass(frozen=True)
-class Assessment:
-    """A verdict and the statistics behind it.
-
-    Attributes:
-        reason: Empty if the interval is enough.
-        analysis: The analysis that decided, or else the last one.
-        interval: Confidence interval of the difference from the published median, in percentage points.
-        noise: Spread of a single run.
-        shift: The interval's difference, if it is significant but within the tolerance.
-        p_value: P-value of the null hypothesis that the difference is within the tolerance, scaled to the level of
-            the first analysis.
-        failures: Failed runs among those that the verdict is about.
-        is_by_failures: Whether the verdict follows from the number of failed runs and not from an interval.
-    """
+class _Assessment:
+    """A verdict and the statistics behind it; see `CellFacts`."""
 
     verdict: Verdict
     reason: str = ""
-    analysis: Analysis | None = None
+    analysis: AnalysisNumber | None = None
     interval: Interval | None = None
     noise: Noise | None = None
     shift: float | None = None
     p_value: float | None = None
-    failures: FailureCount | None = None
-    is_by_failures: bool = False
-
-    @property
-    def is_certain_by_failures(self) -> bool:
-        """Whether it needs no p-value: the median fails where the paper's did not, or no run fails where it did."""
-        is_unanimous = self.failures is not None and self.failures.is_unanimous
-        return self.is_by_failures and (self.verdict == "worse" or is_unanimous)
 
 
-@dataclass(frozen=True)
-class NetComparison:
-    """One net of a cell with its assessment.
+@typed
+class NetFacts:
+    """One net of a cell.
 
     Attributes:
-        shown: The group closest to the paper, or None without runs.
-        others: The other groups, closest first.
+        setting: The net's setting in a sweep, such as gate_bias=-3; empty in a cell with one net.
+        net: The net that is trained, as timm's `create_model` takes it; a reduced profile changes its depth.
+        reason: The reason for the verdict; empty where the interval is reason enough.
+        analysis: 1 if the verdict follows from the planned runs, 2 if from twice as many, null if from fewer.
+        failures: Failed runs among those counted; null without counted runs.
+        shown: The runs that the verdict is about.
+        others: The other groups, the nearest to the paper first.
     """
 
-    setting: Setting
-    shown: Group | None
-    others: tuple[Group, ...]
-    assessment: Assessment
-    planned: int
+    setting: str
+    net: str
+    verdict: Verdict
+    reason: str
+    analysis: AnalysisNumber | None
+    failures: FailureCount | None
+    shown: GroupFacts | None
+    others: tuple[GroupFacts, ...]
 
     @property
-    def counted(self) -> tuple[Run, ...]:
-        """The runs that count: those of the analysis, else the planned runs that have ended, else all that have."""
-        if self.assessment.analysis:
-            return self.assessment.analysis.runs
-        if self.shown is None:
-            return ()
-        return tuple(self.shown.first(self.planned)) or tuple(self.shown.ended)
+    def groups(self) -> tuple[GroupFacts, ...]:
+        """All groups, the nearest to the paper first."""
+        return (self.shown, *self.others) if self.shown else ()
+
+    @property
+    def counted(self) -> tuple[RunFacts, ...]:
+        return tuple(run for run in self.shown.runs if run.counted) if self.shown else ()
 
     @property
     def errors(self) -> list[float]:
@@ -108,93 +90,155 @@ class NetComparison:
         return errors_of(self.counted)
 
     @property
-    def median(self) -> float | None:
+    def median_or_inf(self) -> float | None:
         """Median of `errors`, or None if it is empty."""
-        return statistics.median(self.errors) if self.errors else None
+        return self.shown.median_or_inf if self.shown else None
+
+    def __repr__(self) -> str:
+        return f"<{self.net[:80]}: {self.verdict}, {count(len(self.shown.runs) if self.shown else 0, 'run')}>"
 
 
-@dataclass(frozen=True)
-class CellComparison:
-    """One cell with its assessment.
+@typed
+class CellFacts:
+    """One cell, judged.
 
     Attributes:
-        nets: One net, or all nets of a sweep.
-        planned: Planned runs per net.
-        is_reduced: Whether the profile changes the experiment.
-        dataset: Key of the data set that its nets train on in the profile.
+        id: "row/column".
+        row, column: Titles of its row and column.
+        dataset: Key of the data set of the paper's nets.
+        evaluation: How its nets are tested in this profile; null for whole images.
+        labels: The paper's further columns.
+        published: The published result, with number of runs, statistic and tolerance if it is a number.
+        home: "table/row/column" of the cell in which the published result appears first.
+        differs: Whether it differs from the paper after Holm's correction, which makes the exit status 1.
+        shift: The interval's difference, if it is significant but within the tolerance.
+        difference: Our median minus the published number, whatever the verdict; null unless both are numbers.
+        p_value: Of the hypothesis that the true difference is within the tolerance.
+        nets: The net, or all nets of a sweep. The other values are for all nets together.
     """
 
-    cell: Cell
-    nets: tuple[NetComparison, ...]
-    assessment: Assessment
-    planned: int
-    is_reduced: bool
+    id: str
+    row: str
+    column: str
+    metric: str
     dataset: str
+    evaluation: Evaluation | None
+    recipe: str
+    labels: Mapping[str, str]
+    figure: str
+    published: ExpectedCell
+    home: str
+    verdict: Verdict
+    reason: str
+    differs: bool
+    analysis: AnalysisNumber | None
+    failures: FailureCount | None
+    shift: float | None
+    difference: float | None
+    interval: Interval | None
+    p_value: Annotated[float, Field(ge=0, le=1)] | None
+    noise: Noise | None
+    nets: tuple[NetFacts, ...]
 
     @property
-    def verdict(self) -> Verdict:
-        return self.assessment.verdict
-
-    @property
-    def must_reproduce(self) -> bool:
-        """Whether `--require reproduced` covers the cell: its result is printed, and it runs by default or has runs."""
-        has_begun = any(net.shown for net in self.nets)
-        return self.cell.expected.value != "unprinted" and (has_begun or not self.cell.row.on_request)
-
-    @property
-    def reason(self) -> str:
-        return self.assessment.reason
-
-    @property
-    def shown(self) -> Group | None:
+    def shown(self) -> GroupFacts | None:
         """The group closest to the paper of the only net, or of a sweep's first net."""
         return self.nets[0].shown
 
     @property
-    def failures(self) -> FailureCount:
-        """Failed runs among those that count, over all nets of a sweep."""
-        return count_failures([error for net in self.nets for error in net.errors], self.dataset)
+    def is_by_failures(self) -> bool:
+        """Whether the verdict follows from the number of failed runs and not from an interval."""
+        can_be_open = len(self.nets) > 1
+        decided = ("reproduced", "worse", "better", *["underpowered"] * can_be_open)
+        return self.interval is None and self.verdict in decided
 
     @property
-    def difference(self) -> float | None:
-        """Our median minus the published number in percentage points, or None if they cannot be compared."""
-        median = self.nets[0].median
-        if self.is_reduced or median is None or self.cell.number is None or len(self.nets) > 1:
-            return None
-        return round(median - self.cell.number, 9)
+    def is_certain_by_failures(self) -> bool:
+        """Whether it needs no p-value: the median fails where the paper's did not, or no run fails where it did."""
+        agree = (net.failures and net.failures.is_unanimous for net in self.nets if net.verdict == self.verdict)
+        return self.is_by_failures and (self.verdict == "worse" or any(agree))
+
+    def __repr__(self) -> str:
+        shown, published = self.shown, self.published.value
+        median = ("diverged" if shown.median_diverged else shown.median) if shown else None
+        ours = median if len(self.nets) == 1 else self.failures
+        left, right = (f"{one:.2f}" if isinstance(one, float) else str(one or "") for one in (ours, published))
+        return f"<{self.id}: {self.verdict}, {f'{left} beside' if left else 'published'} {right}>"
 
 
-def assess_cell(cell: Cell, evidence: Evidence) -> CellComparison:
-    """Assess a cell by the runs of its nets."""
-    nets = []
-    for setting in cell.settings:
-        groups = evidence.groups(cell, setting)
-        shown = groups[0] if groups else None
-        assessment = _assess_net(cell, setting, shown, evidence)
-        if shown and shown.conditions.is_unverified and assessment.verdict not in ("not run", "not comparable"):
-            assessment = replace(assessment, reason="; ".join(filter(None, [assessment.reason, "images unverified"])))
-        nets.append(NetComparison(setting, shown, tuple(groups[1:]), assessment, evidence.planned))
-    assessment = nets[0].assessment if len(nets) == 1 else _assess_sweep(nets)
-    is_reduced, dataset = evidence.profile_name != "paper", cell.dataset_in(evidence.profile)
-    return CellComparison(cell, tuple(nets), assessment, evidence.planned, is_reduced, dataset)
+def assess_cell(cell: Cell, evidence: Evidence) -> CellFacts:
+    """Assess a cell by the runs of its nets. Whether it differs from the paper depends on the other cells, too."""
+    found = [_assess_net(cell, setting, evidence) for setting in cell.settings]
+    nets = tuple(net for net, _ in found)
+    assessment = found[0][1] if len(found) == 1 else _assess_sweep(nets)
+    counts = [net.failures for net in nets if net.failures]
+    median, difference = nets[0].shown.median if nets[0].shown else None, None
+    if evidence.profile_name == "paper" and median is not None and cell.number is not None:
+        difference = round(median - cell.number, 9)
+    return CellFacts(
+        id=cell.id,
+        row=cell.row.title,
+        column=cell.column.title,
+        metric=cell.column.metric,
+        dataset=cell.dataset,
+        evaluation=evidence.table.evaluation_in(evidence.profile, cell),
+        recipe=cell.recipe,
+        labels=cell.row.labels,
+        figure=cell.row.figure,
+        published=cell.published,
+        home=cell.home,
+        verdict=assessment.verdict,
+        reason=assessment.reason,
+        differs=False,
+        analysis=assessment.analysis,
+        failures=FailureCount.total(counts) if counts else None,
+        shift=assessment.shift,
+        difference=difference,
+        interval=assessment.interval,
+        p_value=assessment.p_value,
+        noise=assessment.noise,
+        nets=nets,
+    )
 
 
-def _assess_net(cell: Cell, setting: Setting, group: Group | None, evidence: Evidence) -> Assessment:
+def _assess_net(cell: Cell, setting: Setting, evidence: Evidence) -> tuple[NetFacts, _Assessment]:
+    groups = evidence.groups(cell, setting)
+    shown = groups[0] if groups else None
+    found = _assess_group(cell, setting, shown, evidence)
+    counted: Collection[RunFacts] = ()
+    if shown:
+        counted = shown.first((found.analysis or 1) * evidence.planned) or shown.ended
+        shown = shown.counting(counted)
+        if shown.conditions.is_unverified and found.verdict not in ("not run", "not comparable"):
+            found = replace(found, reason="; ".join(filter(None, [found.reason, "images unverified"])))
+    facts = NetFacts(
+        setting=setting.label,
+        net=str(cell.reference_in(evidence.profile, setting)),
+        verdict=found.verdict,
+        reason=found.reason,
+        analysis=found.analysis,
+        failures=count_failures(errors_of(counted), cell.dataset_in(evidence.profile)) if counted else None,
+        shown=shown,
+        others=tuple(groups[1:]),
+    )
+    return facts, found
+
+
+def _assess_group(cell: Cell, setting: Setting, group: GroupFacts | None, evidence: Evidence) -> _Assessment:
     planned = evidence.planned
     if group is None:
-        return Assessment("not run")
+        return _Assessment("not run")
     if not group.ended:
-        if any(record.status == "partial" for record in group.records):
-            return Assessment("not run", f"unfinished; the farthest run is at iteration {group.farthest:,}")
-        return Assessment("not run", "its runs did not measure this error")
+        if any(run.status == "partial" for run in group.runs):
+            return _Assessment("not run", f"unfinished; the farthest run is at iteration {group.farthest:,}")
+        return _Assessment("not run", "its runs did not measure this error")
     obstacle = _obstacle(cell, group, evidence.profile_name)
     if obstacle:
-        return Assessment("not comparable", obstacle)
-    analyses = [Analysis(number, tuple(group.first(number * planned)), level) for number, level in ANALYSES]
+        return _Assessment("not comparable", obstacle)
     found = [
-        _analyse(cell, analysis, evidence.prior(cell, setting, group.conditions, analysis.number))
-        for analysis in analyses
-        if len(analysis.runs) == analysis.number * planned
+        _analyse(cell, errors, number, level, evidence.prior(cell, setting, group.conditions, number))
+        for number, level in ANALYSES
+        if len(errors := errors_of(group.first(number * planned))) == number * planned
     ]
     if not found:
         return _assess_incomplete(cell, group, planned)
@@ -206,59 +250,55 @@ def _assess_net(cell: Cell, setting: Setting, group: Group | None, evidence: Evi
     return decisive
 
 
-def _obstacle(cell: Cell, group: Group, profile: str) -> str:
+def _obstacle(cell: Cell, group: GroupFacts, profile: str) -> str:
     """Return why a group cannot be compared with the published number, or an empty text."""
     if cell.expected.value == "unprinted":
         return "no number is published"
     if profile != "paper":
         return f"profile {profile} is not the paper's experiment"
-    if group.conditions.is_mixed:
-        return "its runs mix numerics or torch versions"
     if group.conditions.data is not None and not group.conditions.data.is_comparable:
         return f"{group.conditions.data.name} does not have the paper's pixels"
     return ""
 
 
-def _assess_incomplete(cell: Cell, group: Group, planned: int) -> Assessment:
+def _assess_incomplete(cell: Cell, group: GroupFacts, planned: int) -> _Assessment:
     """Return a verdict only if the remaining planned runs cannot change it."""
     errors = errors_of(group.first(planned))
     does_fail = median_fails(errors, planned, cell.dataset)
     if does_fail or (does_fail is False and cell.number is None):
         return _assess_failures(cell, does_fail, count_failures(errors, cell.dataset), None)
-    return Assessment("underpowered", f"too few runs: {group.progress(planned)}")
+    return _Assessment("underpowered", f"too few runs: {group.progress(planned)}")
 
 
-def _assess_failures(cell: Cell, does_fail: bool, count: FailureCount, analysis: Analysis | None) -> Assessment:
+def _assess_failures(cell: Cell, does_fail: bool, count: FailureCount, analysis: int | None) -> _Assessment:
     """Return the verdict that follows from whether the median fails."""
     should_fail = cell.expected.value == "fail"
     verdict: Verdict = "better" if not does_fail else "reproduced" if should_fail else "worse"
     reason = str(count) + ("" if count.is_unanimous else ": unstable")
     reason += "" if analysis else "; the remaining runs cannot change it"
-    return Assessment(verdict, reason, analysis, failures=count, is_by_failures=True)
+    return _Assessment(verdict, reason, analysis)
 
 
-def _analyse(cell: Cell, analysis: Analysis, prior: Prior) -> Assessment:
-    count = count_failures(analysis.errors, cell.dataset)
-    does_fail = median_fails(analysis.errors, len(analysis.errors), cell.dataset)
+def _analyse(cell: Cell, errors: Sequence[float], number: int, level: float, prior: Prior) -> _Assessment:
+    count = count_failures(errors, cell.dataset)
+    does_fail = median_fails(errors, len(errors), cell.dataset)
     published = cell.number
     if does_fail or (does_fail is False and published is None):
-        return _assess_failures(cell, does_fail, count, analysis)
-    if published is None or is_failure(statistics.median(analysis.errors), cell.dataset):
-        return Assessment("underpowered", f"too few runs: {count}, minimum {MIN_RUNS}", analysis, failures=count)
-    if any(map(math.isinf, analysis.errors)):
-        return Assessment("underpowered", f"unstable: {count}", analysis, failures=count)
-    published_std, runs = cell.expected.std, len(analysis.runs)
-    variance = variance_of(analysis.errors, cell.resolution)
+        return _assess_failures(cell, does_fail, count, number)
+    if published is None or is_failure(statistics.median(errors), cell.dataset):
+        return _Assessment("underpowered", f"too few runs: {count}, minimum {MIN_RUNS}", number)
+    if any(map(math.isinf, errors)):
+        return _Assessment("underpowered", f"unstable: {count}", number)
+    published_std, runs = cell.expected.std, len(errors)
+    variance = variance_of(errors, cell.resolution)
     if prior.degrees > 0:
         noise: Noise | None = prior.moderate(variance, runs - 1)
     else:
         noise = estimate_noise(variance, runs, published_std, cell.published_runs)
     if noise is None:
         reason = "too few runs: 3 are needed without a published std"
-        return Assessment("underpowered", reason, analysis, failures=count)
-    interval = difference_interval(
-        analysis.errors, published, cell.published_runs, noise, analysis.level, published_std
-    )
+        return _Assessment("underpowered", reason, number)
+    interval = difference_interval(errors, published, cell.published_runs, noise, level, published_std)
     verdict = decide(interval, cell.tolerance)
     reasons = []
     if noise.rests_on == "published":
@@ -268,39 +308,33 @@ def _analyse(cell: Cell, analysis: Analysis, prior: Prior) -> Assessment:
     if verdict == "underpowered":
         reasons.append("too much noise")
     is_shifted = verdict == "reproduced" and (interval.low > 0 or interval.high < 0)
-    return Assessment(
+    return _Assessment(
         verdict,
         "; ".join(reasons),
-        analysis,
+        number,
         interval,
         noise,
         shift=interval.difference if is_shifted else None,
-        p_value=min(1.0, p_beyond_tolerance(interval, cell.tolerance) * FIRST_ALPHA / analysis.level),
-        failures=count,
+        p_value=min(1.0, p_beyond_tolerance(interval, cell.tolerance) * FIRST_ALPHA / level),
     )
 
 
-def _assess_sweep(nets: Sequence[NetComparison]) -> Assessment:
+def _assess_sweep(nets: Sequence[NetFacts]) -> _Assessment:
     """Return the verdict of a sweep: reproduced if every net fails, better if one certainly does not."""
     better, excluded, reproduced = (
-        [net.assessment for net in nets if net.assessment.verdict == verdict]
-        for verdict in ("better", "not comparable", "reproduced")
+        [net for net in nets if net.verdict == verdict] for verdict in ("better", "not comparable", "reproduced")
     )
     if better:
-        reason = _reasons_by_setting(net for net in nets if net.assessment.verdict == "better")
-        clearest = min((a.failures for a in better if a.failures), key=lambda count: count.failed / count.runs)
-        return Assessment("better", reason, failures=clearest, is_by_failures=True)
-    if all(net.assessment.verdict == "not run" for net in nets):
-        return Assessment("not run", next((net.assessment.reason for net in nets if net.assessment.reason), ""))
+        return _Assessment("better", _reasons_by_setting(better))
+    if all(net.verdict == "not run" for net in nets):
+        return _Assessment("not run", next((net.reason for net in nets if net.reason), ""))
     if excluded:
-        return Assessment("not comparable", excluded[0].reason)
+        return _Assessment("not comparable", excluded[0].reason)
     if len(reproduced) == len(nets):
-        counts = [a.failures for a in reproduced if a.failures]
-        total = FailureCount(sum(c.failed for c in counts), sum(c.runs for c in counts))
-        return Assessment("reproduced", f"{total}, in {len(nets)} settings", failures=total, is_by_failures=True)
-    missing = _reasons_by_setting(net for net in nets if net.assessment.verdict != "reproduced")
-    return Assessment("underpowered", missing, is_by_failures=True)
+        total = FailureCount.total([net.failures for net in nets if net.failures])
+        return _Assessment("reproduced", f"{total}, in {len(nets)} settings")
+    return _Assessment("underpowered", _reasons_by_setting(net for net in nets if net.verdict != "reproduced"))
 
 
-def _reasons_by_setting(nets: Iterable[NetComparison]) -> str:
-    return "; ".join(f"{net.setting.label}: {net.assessment.reason or net.assessment.verdict}" for net in nets)
+def _reasons_by_setting(nets: Iterable[NetFacts]) -> str:
+    return "; ".join(f"{net.setting}: {net.reason or net.verdict}" for net in nets)

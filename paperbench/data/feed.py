@@ -79,7 +79,6 @@ def make_feed(
     recipe: Recipe,
     seed: int,
     device: torch.device,
-    layout: torch.memory_format,
     between_batches: Callable[[], None],
     announce: Callable[[str], None],
 ) -> Feed:
@@ -90,20 +89,18 @@ def make_feed(
         announce: Called with the progress of long passes over the training images, in words.
     """
     if isinstance(dataset, PhotoDataset):
-        return PhotoFeed(dataset, recipe, seed, device, layout, between_batches, announce)
+        return PhotoFeed(dataset, recipe, seed, device, between_batches, announce)
     assert isinstance(dataset, ImageDataset)  # noqa: S101  (missing data are not trained on)
-    return ImageFeed(dataset, recipe, seed, device, layout)
+    return ImageFeed(dataset, recipe, seed, device)
 
 
 class ImageFeed(TrainingBatches):
     """The feed of small images, which all stay on the device."""
 
-    def __init__(
-        self, dataset: ImageDataset, recipe: Recipe, seed: int, device: torch.device, layout: torch.memory_format
-    ) -> None:
+    def __init__(self, dataset: ImageDataset, recipe: Recipe, seed: int, device: torch.device) -> None:
         transform = InputTransform(dataset.x_train, recipe.input)
         padding, flip = recipe.augmentation.padding, recipe.augmentation.flip
-        options: Any = {"padding": padding, "flip": flip, "seed": seed, "device": device, "layout": layout}
+        options: Any = {"padding": padding, "flip": flip, "seed": seed, "device": device}
         super().__init__(dataset, transform, batch_size=recipe.batch_size, **options)
         self._batches = partial(TrainingBatches, dataset, transform, **options)
         self._recipe, self.share = recipe, WHOLE
@@ -124,7 +121,7 @@ class ImageFeed(TrainingBatches):
     def test(self, evaluation: Evaluation | None, batch_size: int) -> Iterator[Batch]:  # noqa: ARG002  (whole images)
         for pixels, labels in self._own(zip(*(part.split(batch_size) for part in self._test), strict=True)):
             images = self._transform(pixels, self._transform.shift).permute(0, 3, 1, 2)
-            yield Batch(images.contiguous(memory_format=self.layout), labels)
+            yield Batch(images.contiguous(memory_format=torch.channels_last), labels)
 
     def reestimation(self, at_once: int) -> Iterator[Tensor]:
         stream = self._batches(batch_size=self._recipe.batch_norm.group, purpose="batch-norm")

@@ -98,7 +98,6 @@ class TrainingBatches:
         flip: Whether to mirror half of the images.
         seed: The run's seed.
         device: Device of the images and batches.
-        layout: Memory layout of the batches.
         purpose: Name of the random stream.
     """
 
@@ -112,11 +111,10 @@ class TrainingBatches:
         flip: bool,
         seed: int,
         device: torch.device,
-        layout: torch.memory_format = torch.channels_last,
         purpose: str = "training",
     ) -> None:
         self.batch_size, self.padding, self.flip = batch_size, padding, flip
-        self.seed, self.device, self.layout, self.purpose = seed, device, layout, purpose
+        self.seed, self.device, self.purpose = seed, device, purpose
         self.num_images: int = len(dataset.x_train)
         self.height, self.width = dataset.x_train.shape[1:3]
         self.labels = torch.from_numpy(dataset.y_train).to(device)
@@ -197,4 +195,4 @@ class TrainingBatches:
         positions = chosen[:, None] * self._pixels_per_image + self._offsets[variant]
         values = self._transform(self._pixels[positions], self._shifts[variant])
         images = values.view(len(chosen), self.height, self.width, 3).permute(0, 3, 1, 2)
-        return Batch(images.contiguous(memory_format=self.layout), self.labels[chosen])
+        return Batch(images.contiguous(memory_format=torch.channels_last), self.labels[chosen])

@@ -21,14 +21,27 @@ if TYPE_CHECKING:
 
 FORMATS = ("text", "markdown", "json", "csv")
 
-COLUMNS = (
-    *("net", "seed", "run", "iteration", "weights", "initialisation", "data", "canonical"),
-    *("images", "size", "batch_norm", "precision", "loss", "output_norm", "output_gradient", "error"),
-    *("train_error", "test_error", "stage", "unit", *(field.name for field in fields(Passes))),
-    *("jacobian_largest", "jacobian_rms", "jacobian_condition", "error_without"),
-    *(f"module_{field.name}" for field in fields(Modules)),
-)
-"""The columns of CSV and data frames: of the net and the conditions, of the unit, then of the module."""
+COLUMNS: dict[str, type] = {
+    "net": str,
+    "seed": int,
+    "run": str,
+    "iteration": int,
+    "weights": str,
+    "initialisation": str,
+    "data": str,
+    "canonical": bool,
+    "images": int,
+    "size": int,
+    "batch_norm": str,
+    "precision": str,
+    **dict.fromkeys(("loss", "output_norm", "output_gradient", "error", "train_error", "test_error"), float),
+    "stage": int,
+    "unit": int,
+    **dict.fromkeys((field.name for field in fields(Passes)), float),
+    **dict.fromkeys(("jacobian_largest", "jacobian_rms", "jacobian_condition", "error_without"), float),
+    **{f"module_{field.name}": str if field.name == "name" else float for field in fields(Modules)},
+}
+"""The columns of CSV and data frames with their types: of the net and the conditions, the unit, then the module."""
 
 MAX_UNITS = 12
 """Maximum number of units that are all listed; of more, the first and the last of each stage."""

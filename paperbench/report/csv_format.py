@@ -14,78 +14,102 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple
 
+from paperbench.compare.evidence import GroupFacts, RunFacts
+from paperbench.compare.verdicts import CellFacts, NetFacts
 from paperbench.report.curves import Curve
 from paperbench.report.json_format import ComparisonDocument
 from paperbench.runs.history import HistoryLine
+from paperbench.runs.record import DataFacts
+
+
+class Line(NamedTuple):
+    """What a row is about; without group and run for a net without runs.
+
+    Attributes:
+        number: 1 for `shown`, the runs that the verdict is about; 2 and so on for `others`.
+    """
+
+    document: ComparisonDocument
+    cell: CellFacts
+    net: NetFacts
+    number: int | None = None
+    group: GroupFacts | None = None
+    run: RunFacts | None = None
+
+    @property
+    def data(self) -> DataFacts | None:
+        return self.group.conditions.data if self.group else None
+
+
+class Column(NamedTuple):
+    """The type of a column's values other than None, and the value in a row."""
+
+    kind: type
+    of: Callable[[Line], object]
+
 
 COLUMNS = {
-    "table": "document.table",
-    "profile": "document.profile",
-    "noise": "document.noise",
-    "cell": "cell.id",
-    "row": "cell.row",
-    "column": "cell.column",
-    "metric": "cell.metric",
-    "dataset": "cell.dataset",
-    "published": "cell.published.value",
-    "published_n": "cell.published.n",
-    "published_std": "cell.published.std",
-    "tolerance": "cell.published.tolerance",
-    "verdict": "cell.verdict",
-    "reason": "cell.reason",
-    "difference": "cell.difference",
-    "tested_difference": "cell.interval.difference",  # of the Hodges-Lehmann estimate if the noise rests on the table
-    "low": "cell.interval.low",
-    "high": "cell.interval.high",
-    "level": "cell.interval.level",
-    "p_value": "cell.p_value",
-    "noise_std": "cell.noise.std",
-    "noise_rests_on": "cell.noise.rests_on",
-    "differs": "cell.differs",
-    "setting": "net.setting",
-    "net": "net.net",
-    "net_verdict": "net.verdict",
-    "n": "net.failures.runs",  # those that count
-    "failed": "net.failures.failed",
-    "group": "number",  # 1: `shown`, the runs that the verdict is about; 2 and so on: `others`
-    "data": "group.conditions.data.name",
-    "fingerprint": "group.conditions.data.fingerprint",
-    "canonical": "group.conditions.data.canonical",
-    "unverified": "group.conditions.data.unverified",
-    "precision": "group.conditions.precision",
-    "numerics": "group.conditions.numerics",
-    "is_mixed": "group.conditions.is_mixed",
-    "source": "group.conditions.source",
-    "median": "group.median",
-    "seed": "run.seed",
-    "run": "run.run",
-    "status": "run.status",
-    "iteration": "run.iteration",
-    "error": "run.error",
-    "counted": "run.counted",
+    "table": Column(str, lambda line: line.document.table),
+    "profile": Column(str, lambda line: line.document.profile),
+    "noise": Column(str, lambda line: line.document.noise),
+    "cell": Column(str, lambda line: line.cell.id),
+    "row": Column(str, lambda line: line.cell.row),
+    "column": Column(str, lambda line: line.cell.column),
+    "metric": Column(str, lambda line: line.cell.metric),
+    "dataset": Column(str, lambda line: line.cell.dataset),
+    "published": Column(object, lambda line: line.cell.published.value),
+    "published_n": Column(int, lambda line: line.cell.published.n),
+    "published_std": Column(float, lambda line: line.cell.published.std),
+    "tolerance": Column(float, lambda line: line.cell.published.tolerance),
+    "verdict": Column(str, lambda line: line.cell.verdict),
+    "reason": Column(str, lambda line: line.cell.reason),
+    "difference": Column(float, lambda line: line.cell.difference),
+    # of the Hodges-Lehmann estimate if the noise rests on the table
+    "tested_difference": Column(float, lambda line: line.cell.interval and line.cell.interval.difference),
+    "low": Column(float, lambda line: line.cell.interval and line.cell.interval.low),
+    "high": Column(float, lambda line: line.cell.interval and line.cell.interval.high),
+    "level": Column(float, lambda line: line.cell.interval and line.cell.interval.level),
+    "p_value": Column(float, lambda line: line.cell.p_value),
+    "noise_std": Column(float, lambda line: line.cell.noise and line.cell.noise.std),
+    "noise_rests_on": Column(str, lambda line: line.cell.noise and line.cell.noise.rests_on),
+    "differs": Column(bool, lambda line: line.cell.differs),
+    "setting": Column(str, lambda line: line.net.setting),
+    "net": Column(str, lambda line: line.net.net),
+    "net_verdict": Column(str, lambda line: line.net.verdict),
+    "n": Column(int, lambda line: line.net.failures and line.net.failures.runs),  # those that count
+    "failed": Column(int, lambda line: line.net.failures and line.net.failures.failed),
+    "group": Column(int, lambda line: line.number),
+    "data": Column(str, lambda line: line.data and line.data.name),
+    "fingerprint": Column(str, lambda line: line.data and line.data.fingerprint),
+    "canonical": Column(bool, lambda line: line.data and line.data.canonical),
+    "unverified": Column(bool, lambda line: line.data and line.data.unverified),
+    "precision": Column(str, lambda line: line.group and line.group.conditions.precision),
+    "numerics": Column(tuple, lambda line: line.group and line.group.conditions.numerics),
+    "is_mixed": Column(bool, lambda line: line.group and line.group.conditions.is_mixed),
+    "source": Column(str, lambda line: line.group and line.group.conditions.source),
+    "median": Column(float, lambda line: line.group and line.group.median),
+    "seed": Column(int, lambda line: line.run and line.run.seed),
+    "run": Column(str, lambda line: line.run and line.run.run),
+    "status": Column(str, lambda line: line.run and line.run.status),
+    "iteration": Column(int, lambda line: line.run and line.run.iteration),
+    "error": Column(float, lambda line: line.run and line.run.error),
+    "counted": Column(bool, lambda line: line.run and line.run.counted),
 }
-"""The columns, each with its path in the JSON document; see the types in `report.json_format`."""
+"""The columns of a comparison, by name."""
 
-_OF_LINES = tuple(field.name for field in fields(HistoryLine))
-
-CURVE_COLUMNS = (
-    "profile",
-    "cell",
-    "setting",
-    "net",
-    "data",
-    "precision",
-    "seed",
-    "run",
-    "status",
-    "counted",
-    *_OF_LINES,
-)
-"""The columns of training curves: the run's, then those of `HistoryLine`."""
+CURVE_COLUMNS: dict[str, type] = {
+    **dict.fromkeys(("profile", "cell", "setting", "net", "data", "precision"), str),
+    "seed": int,
+    "run": str,
+    "status": str,
+    "counted": bool,
+    **{field.name: int if field.name == "iteration" else float for field in fields(HistoryLine)},
+}
+"""The columns of training curves with their types: the run's, then those of `HistoryLine`."""
 
 _FORMULA_BEGINS = re.compile(r'(?:^|;)(?=[\s"]*[=+\-@\uff1d\uff0b\uff0d\uff20])')  # the last four: full-width forms
 
@@ -111,8 +135,15 @@ def as_csv(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> str:
 
 def comparison_rows(document: ComparisonDocument) -> Iterator[dict[str, Any]]:
     """Yield a row, with a value for each of `COLUMNS`, for each run and each net without runs."""
-    for line in _lines(document):
-        yield {column: _value(line, path) for column, path in COLUMNS.items()}
+    for cell in document.cells:
+        for net in cell.nets:
+            lines = [
+                Line(document, cell, net, number, group, run)
+                for number, group in enumerate(net.groups, 1)
+                for run in group.runs
+            ]
+            for line in lines or [Line(document, cell, net)]:
+                yield {name: column.of(line) for name, column in COLUMNS.items()}
 
 
 def curve_rows(curves: Iterable[Curve]) -> Iterator[dict[str, Any]]:
@@ -124,28 +155,7 @@ def curve_rows(curves: Iterable[Curve]) -> Iterator[dict[str, Any]]:
             of_run = (record.spec.profile, curve.cell.id, curve.setting, record.net, *of_data)
             for line in run.lines:
                 facts = (*of_run, record.seed, record.run, record.status, run.counted)
-                yield dict(zip(CURVE_COLUMNS, (*facts, *(getattr(line, name) for name in _OF_LINES)), strict=True))
-
-
-def _lines(document: ComparisonDocument) -> Iterator[dict[str, object]]:
-    """Yield the objects to which the paths of the columns lead, for each line."""
-    for cell in document.cells:
-        for net in cell.nets:
-            of_net = {"document": document, "cell": cell, "net": net}
-            if not net.shown:
-                yield of_net
-                continue
-            for number, group in enumerate((net.shown, *net.others), 1):
-                for run in group.runs:
-                    yield {**of_net, "number": number, "group": group, "run": run}
-
-
-def _value(line: Mapping[str, object], path: str) -> Any:
-    name, *fields = path.split(".")
-    value = line.get(name)
-    for field in fields:
-        value = getattr(value, field) if value is not None else None
-    return value
+                yield dict(zip(CURVE_COLUMNS, (*facts, *vars(line).values()), strict=True))
 
 
 def _text(value: Any) -> str:

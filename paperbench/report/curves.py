@@ -221,18 +221,15 @@ def curves_of(comparison: Comparison, read: Callable[[Record], Sequence[HistoryL
     """
     profile = comparison.table.profiles.named(comparison.profile)
     for compared in comparison.cells:
-        recipe = comparison.table.recipe_in(profile, compared.cell.recipe)
+        cell, recipe = comparison.table.cell(compared.id), comparison.table.recipe_in(profile, compared.recipe)
         for net in compared.nets:
-            if net.shown and net.shown.records:
-                counted = {run.seed for run in net.counted}
-                runs = tuple(_run_curve(record, record.seed in counted, read) for record in net.shown.records)
+            if net.shown and net.shown.ids:
+                records = ((comparison.records[run.run], run.counted) for run in net.shown.runs if run.run)
+                runs = tuple(_run_curve(record, counted, read) for record, counted in records)
                 drops = recipe.drops.at if recipe.drops else ()
-                is_drawn = (
-                    net.median is not None and math.isfinite(net.median) and compared.cell.column.metric == "top1"
-                )
                 yield Curve(
-                    *(compared.cell, net.setting.label, net.shown.conditions, runs, recipe.iterations, drops),
-                    reported=net.median if is_drawn else None,
+                    *(cell, net.setting, net.shown.conditions, runs, recipe.iterations, drops),
+                    reported=net.shown.median if compared.metric == "top1" else None,
                 )
 
 
@@ -257,8 +254,8 @@ def notes_on(curves: Sequence[Curve], comparison: Comparison, figure: str | None
         alike = [(how, [curve.name for curve in curves if str(curve.conditions) == how]) for how in conditions]
         notes.append(f"Conditions differ: {'; '.join(f'{how} ({listing(names)})' for how, names in alike)}.")
     cells = {curve.cell.id for curve in curves}
-    nets = [net for compared in comparison.cells if compared.cell.id in cells for net in compared.nets]
-    others = {record.run for net in nets for group in net.others for record in group.records}
+    nets = [net for compared in comparison.cells if compared.id in cells for net in compared.nets]
+    others = {run for net in nets for group in net.others for run in group.ids}
     if others:
         notes.append(f"Not drawn: {count(len(others), 'run')} of these nets in other precision, versions or data.")
     if any(run.is_prefix for curve in curves for run in curve.runs):

@@ -46,19 +46,24 @@ def points_of(comparison: Comparison) -> list[DepthPoint]:
     table, profile = comparison.table, comparison.table.profiles.named(comparison.profile)
     if profile.depth:
         raise PaperbenchError(f"Profile {comparison.profile} sets the depth of all nets. Choose another (`--profile`).")
-    nets = [(one, ours, one.cell.net_in(profile, ours.setting)) for one in comparison.cells for ours in one.nets]
+    cells = [(table.cell(one.id), one.nets) for one in comparison.cells]
+    nets = [
+        (cell, ours, cell.net_in(profile, setting))
+        for cell, of_cell in cells
+        for setting, ours in zip(cell.settings, of_cell, strict=True)
+    ]
     has_kinds = len({FAMILIES[net.family].unit for *_, net in nets}) > 1
     panels: _Panels = defaultdict(list)
-    for compared, ours, net in nets:
-        cell = compared.cell
-        panel = panels[compared.dataset, cell.column.metric, cell.recipe, cell.row.evaluation or ""]
+    for cell, ours, net in nets:
+        panel = panels[cell.dataset_in(profile), cell.column.metric, cell.recipe, cell.row.evaluation or ""]
         title = (cell.column if table.experiment.panel_per == "row" else cell.row).title
         title = re.sub(rf"(ResNet-)?\b{net.depth}\b", "", title).strip(" ,")
-        name = ", ".join(filter(None, (title, ours.setting.label, FAMILIES[net.family].unit * has_kinds)))
+        name = ", ".join(filter(None, (title, ours.setting, FAMILIES[net.family].unit * has_kinds)))
         if any((name, net.depth) == (point.net, point.depth) for point, *_ in panel):
             name = cell.id
         published = math.inf if cell.expected.value == "fail" else cell.number
-        panel.append((DepthPoint("", name, net.depth, cell.id, published, ours.median, tuple(ours.errors)), cell, net))
+        numbers = published, ours.median_or_inf, tuple(ours.errors)
+        panel.append((DepthPoint("", name, net.depth, cell.id, *numbers), cell, net))
     drawn: _Panels = {}
     for key, panel in panels.items():
         numbered = [point for point, *_ in panel if point.published is not None or point.runs]
@@ -106,9 +111,9 @@ def notes_of(points: Sequence[DepthPoint], comparison: Comparison) -> list[str]:
     """Return what a reader of these points must know."""
     shown = {point.cell for point in points}
     notes = notes_on([curve for curve in curves_of(comparison, lambda _: ()) if curve.cell.id in shown], comparison)
-    nets = [(one.cell, net.shown) for one in comparison.cells for net in one.nets]
+    nets = [(one, net.shown) for one in comparison.cells for net in one.nets]
     external = [cell.id for cell, group in nets if cell.id in shown and group and group.conditions.source]
-    alone = [cell.id for cell, _ in nets if cell.id not in shown and cell.expected.value != "unprinted"]
+    alone = [cell.id for cell, _ in nets if cell.id not in shown and cell.published.value != "unprinted"]
     for what, cells in (("Reported by others, not our runs", external), ("Not drawn, as of one depth alone", alone)):
         notes += [f"{what}: {listing(cells)}."] * bool(cells)
     return notes

@@ -15,13 +15,13 @@ from math import ceil, hypot
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from paperbench.architecture import Unit, stem, tail, units
+from paperbench.architecture import Unit, stem, units
 from paperbench.catalogue import FAMILIES, Net, resolve
 from paperbench.errors import count, one_line
-from paperbench.report.diagram import (
+from paperbench.report.description import (
     Paths,
-    component_names,
-    format_conv,
+    begin,
+    end,
     format_shape,
     heading,
     kinds,
@@ -285,25 +285,23 @@ def _draw_unit(unit: Paths, main: _Path, gate_x: float, residual_x: float) -> No
 
 def _strip(net: Net) -> Drawing:
     """Return a net as a strip: stem, a bar for each unit as high as its feature maps have pixels, and the end."""
-    first, size = stem(net), stem(net).output_size(FAMILIES[net.family].size)
+    size = stem(net).output_size(FAMILIES[net.family].size)
     bar, scale = min(18.0, 440 / sum(net.units)), 64 / size
     middle, below = 54.0, 96.0
-    begin = [format_conv(first.convolution), *component_names(first.components), *["3x3 max pool, /2"] * first.pools]
-    parts: list[tuple[list[str], int, list[Unit]]] = [(begin, size, [])]
+    parts: list[tuple[list[str], int, list[Unit]]] = [(begin(net), size, [])]
     for stage, group in groupby(units(net), key=lambda unit: unit.stage):
         found = [*group]
         size = found[0].output_size(size)
         shape = format_shape(found[0].out_channels, size)
         parts.append(([f"stage {stage + 1}", count(len(found), "unit"), shape], size, found))
-    classifier = [f"classifier, {net.num_classes}"] * bool(net.num_classes)
-    parts.append(([*component_names(tail(net)), "global average pool", *classifier], 1, []))
-    shapes, x, end = list[Shape](), 0.0, 0.0
+    parts.append((end(net), 1, []))
+    shapes, x, last = list[Shape](), 0.0, 0.0
     for caption, size, found in parts:
         bars = len(found) * bar or 6.0
         width = max(bars, *(_text_width(line, _SMALL) for line in caption))
         left, top = x + (width - bars) / 2, middle - size * scale / 2
-        if end:
-            shapes.append(Line(((end, middle), (left - 1, middle)), _THICK, arrow=True))
+        if last:
+            shapes.append(Line(((last, middle), (left - 1, middle)), _THICK, arrow=True))
         if not found:
             shapes.append(Box(left + 3, middle, 6, max(4, size * scale)))
         for number, unit in enumerate(found):
@@ -313,7 +311,7 @@ def _strip(net: Net) -> Drawing:
             marks = compress((True, False), (resizes, unit.shortcut_reads == "activated"))
             shapes += [Circle(centre, top - 5 - 7 * k, 2.2, filled=filled) for k, filled in enumerate(marks)]
         shapes += [Text(x + width / 2, below + 10 * k, line, _SMALL) for k, line in enumerate(caption)]
-        end, x = left + bars + 1, x + width + _GAP
+        last, x = left + bars + 1, x + width + _GAP
     y = below + 10 * max(len(caption) for caption, _, _ in parts) + 4
     for filled, text, left in ((True, "changes dimensions", 4), (False, "its pre-activation feeds both paths", 120)):
         if any(isinstance(shape, Circle) and shape.filled == filled for shape in shapes):

@@ -5,7 +5,7 @@ Missing text and flags are NA, missing numbers NaN.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from paperbench.errors import PaperbenchError
@@ -21,23 +21,14 @@ _RESULT = ("test_loss", "moving_average_test_error", "moving_average_test_loss",
 _CODE = ("version", "commit")
 _ENVIRONMENT = ("device", "system", "python", "torch", "torchvision", "timm", "numpy", "cuda", "cudnn")
 
-_OF_NETS = (*(name for name, path in COLUMNS.items() if not path.startswith(("number", "run."))), "published_fails")
-_OF_RUNS = (
-    *("table", "profile", "cell", "setting", "net"),
-    *list(COLUMNS)[list(COLUMNS).index("group") :],
-    *(*_RESULT, "seconds", "sessions", "engine", *_CODE, *_ENVIRONMENT),
-)
-
-_TEXTS = {
-    *("table", "profile", "noise", "cell", "row", "column", "metric", "dataset", "verdict", "reason", "noise_rests_on"),
-    *("setting", "net", "net_verdict", "data", "fingerprint", "precision", "numerics", "source", "run", "status"),
-    *("engine", *_CODE, *_ENVIRONMENT),
-    *("weights", "initialisation", "batch_norm", "module_name"),
-}
-_FLAGS = {"differs", "canonical", "unverified", "is_mixed", "counted", "published_fails"}
-_WHOLE_NUMBERS = {
-    *("published_n", "n", "failed", "group", "seed", "iteration", "sessions", "images", "size", "stage", "unit")
-}
+_KINDS = {name: column.kind for name, column in COLUMNS.items()}
+_OF_A_RUN = ("group", "seed", "run", "status", "iteration", "error", "counted")
+_OF_NETS = {name: kind for name, kind in _KINDS.items() if name not in _OF_A_RUN}
+_OF_NETS |= {"published": float, "published_fails": bool}
+_OF_RUNS = {name: _KINDS[name] for name in ("table", "profile", "cell", "setting", "net")}
+_OF_RUNS |= dict([*_KINDS.items()][[*_KINDS].index("group") :])
+_OF_RUNS |= dict.fromkeys(_RESULT, float) | {"seconds": float, "sessions": int}
+_OF_RUNS |= dict.fromkeys(("engine", *_CODE, *_ENVIRONMENT), str)
 
 
 def of_nets(document: ComparisonDocument) -> pandas.DataFrame:
@@ -50,15 +41,14 @@ def of_nets(document: ComparisonDocument) -> pandas.DataFrame:
     return frame(_OF_NETS, rows.values())
 
 
-def of_runs(document: ComparisonDocument, records: Iterable[Record]) -> pandas.DataFrame:
+def of_runs(document: ComparisonDocument, records: Mapping[str, Record]) -> pandas.DataFrame:
     """Return a row for each run of each net; see `JudgedTable.runs`.
 
     Args:
-        records: The records of the runs.
+        records: The records of the runs, by id.
     """
-    facts = {record.run: dict(_facts(record)) for record in records}
     rows = (row for row in comparison_rows(document) if row["seed"] is not None)
-    return frame(_OF_RUNS, ({**row, **facts.get(row["run"], {})} for row in rows))
+    return frame(_OF_RUNS, ({**row, **dict(_facts(records[row["run"]]) if row["run"] else ())} for row in rows))
 
 
 def of_curves(curves: Iterable[Curve]) -> pandas.DataFrame:
@@ -80,24 +70,22 @@ def _distinct(texts: Iterable[str | None]) -> str | None:
     return "; ".join(filter(None, dict.fromkeys(texts))) or None
 
 
-def frame(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
-    """Return rows as a frame."""
+def frame(columns: Mapping[str, type], rows: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
+    """Return rows as a frame, given the type of each column."""
     try:
         import pandas
     except ImportError as error:
         raise PaperbenchError("Data frames need pandas: `pip install pandas`.") from error
     found = list(rows)
     series = {}
-    for column in columns:
+    for column, kind in columns.items():
         values = [row.get(column) for row in found]
         values = [" ".join(map(str, one)) if isinstance(one, tuple) else one for one in values]
-        series[column] = pandas.Series(values, dtype=_dtype(column, values))
+        series[column] = pandas.Series(values, dtype=_dtype(kind, values))
     return pandas.DataFrame(series)
 
 
-def _dtype(column: str, values: Collection[Any]) -> str:
-    if column in _TEXTS:
-        return "string"
-    if column in _FLAGS:
-        return "boolean"
-    return "int64" if column in _WHOLE_NUMBERS and None not in values else "float64"
+def _dtype(kind: type, values: Collection[Any]) -> str:
+    if kind is int and None not in values:
+        return "int64"
+    return {bool: "boolean", int: "float64", float: "float64"}.get(kind, "string")

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import re
 import shutil
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
-from typing import Literal
 
 from tabulate import tabulate
 
 from paperbench.specs.cell import Cell
 from paperbench.specs.experiment import Column
 from paperbench.specs.table import Table
+from paperbench.streams import MIN_WIDTH, wrapped
 
-MIN_WIDTH = 40
-"""Width in characters below which nothing is fitted to the terminal."""
 MAX_PROSE_WIDTH = 120
-MIN_PROSE_COLUMN_WIDTH = 14
-MIN_COLUMN_WIDTH = 3
+_MIN_PROSE_WIDTH = 14  # of a column, while others can still be narrower
+_GAP = 2  # between columns
+_HEADERS, _PROSE, _NUMBERS, _NAMES = range(4)  # what `fitted` may break: each also what is before it
 
 _TERM = r"(?:[A-Za-z]_[A-Za-z0-9]|[a-z]\([a-z]\))"
 FORMULA = re.compile(rf"(?<![\w.\-])(?:(?:[0-9]+ [-+] )?{_TERM}(?: = -?[0-9]+)?|[1-9][0-9]*(?:x[1-9][0-9]*)+)(?![\w(])")
 """Formulas such as "1 - g(x)", "b_g = -6" and "3x3"."""
+_WHOLE = re.compile(rf"{FORMULA.pattern}|\[[^]]*\]")  # such as "[-0.20, +0.18]"
 _BREAKS = re.compile(r"(?<= )(?=\S)|(?<=\w[/(])(?=\w)")
-_BREAKS_IN_NAMES = re.compile(r"(?<=\w\w[_-])(?=\w\w)")
+_BREAKS_IN_NAMES = re.compile(r"(?<=\w\w[_-])(?<!\de-)(?=\w\w)")  # not in 1.5e-05
 
 
 class Marked(str):
@@ -150,34 +149,25 @@ def terminal_width() -> int:
 
 def paragraph(text: str, indent: str = "") -> str:
     """Wrap prose to the terminal's width, or to `MAX_PROSE_WIDTH`; `indent` is for all lines but the first."""
-    width = min(terminal_width(), MAX_PROSE_WIDTH)
-    return textwrap.fill(text, width, subsequent_indent=indent, break_on_hyphens=False)
+    return wrapped(text, min(terminal_width(), MAX_PROSE_WIDTH), indent)
 
 
 def as_text(grid: Grid, long: bool = True, width: int | None = None) -> str:
-    """Format a grid for a width, by default the terminal's; unless `long`, without minor columns that do not fit."""
+    """Format a grid for a width, by default the terminal's; unless `long`, without minor columns that do not fit.
+
+    A grid that is too wide even then is wider than the terminal: no number or word is cut.
+    """
     width = width or terminal_width()
     blocks = [
         _select(grid, ("key", "minor", part)) for part in dict.fromkeys(grid.parts) if part not in ("key", "minor")
     ] or [grid]
     narrow = blocks if long else [_select(block, [part for part in block.parts if part != "minor"]) for block in blocks]
-    attempts: list[tuple[Breaking, list[Grid]]] = [
-        ("headers", [grid]),
-        ("headers", blocks),
-        ("headers", narrow),
-        ("numbers", narrow),
-        ("verdicts", narrow),
-        ("names", narrow),
-        ("anywhere", narrow),
-    ]
-    for breaking, grids in attempts:
-        if all(can_fit(one, width, 2, breaking) for one in grids):
-            break
-    return "\n\n".join(_draw(one, width, breaking) for one in grids)
+    fitting = (grids for grids in ([grid], blocks) if all(_can_fit(one, width) for one in grids))
+    return "\n\n".join(_draw(one, width) for one in next(fitting, narrow))
 
 
-def _draw(grid: Grid, width: int, breaking: Breaking) -> str:
-    headers, rows = fitted(grid, width, 2, breaking)
+def _draw(grid: Grid, width: int) -> str:
+    headers, rows = fitted(grid, width, _GAP)
     widths = [max(len(line) for lines in column for line in lines) for column in zip(headers, *rows, strict=True)]
     pads = [str.rjust if alignment == "right" else str.ljust for alignment in grid.alignment]
     return "\n".join(
@@ -213,18 +203,18 @@ def as_markdown(grid: Grid) -> str:
 Lines = list[str]
 """The lines of one table cell."""
 
-Breaking = Literal["headers", "numbers", "verdicts", "names", "anywhere"]
-"""What may be broken into lines: headers and prose; then also numbers before a parenthesis; verdicts; names; words."""
 
+def fitted(grid: Grid, width: int, gap: int) -> tuple[list[Lines], list[list[Lines]]]:
+    """Break texts into lines, the widest column first, until the table fits or nothing more may be broken.
 
-def fitted(grid: Grid, width: int, gap: int, breaking: Breaking) -> tuple[list[Lines], list[list[Lines]]]:
-    """Break texts into lines, headers and wide columns first, until the table fits or no column can be narrower."""
+    First headers are broken, then prose, then also numbers before a parenthesis, then names between their words.
+    """
     columns = list(zip(grid.headers, *grid.rows, strict=True))
-    without_headers = [max(_longest_word(header), *map(len, texts), 0) for header, *texts in columns]
     widths = [max(map(len, column)) for column in columns]
-    for minima in (without_headers, _minima(grid, breaking)):
-        while sum(widths) + gap * (len(columns) - 1) > width:
-            shrinkable = [n for n, (now, least) in enumerate(zip(widths, minima, strict=True)) if now > least]
+    for breaking in range(_NAMES + 1):
+        minima = _minima(grid, breaking)
+        while sum(widths) + gap * (len(widths) - 1) > width:
+            shrinkable = [n for n, least in enumerate(minima) if widths[n] > least]
             if not shrinkable:
                 break
             widths[max(shrinkable, key=lambda n: widths[n])] -= 1
@@ -233,54 +223,47 @@ def fitted(grid: Grid, width: int, gap: int, breaking: Breaking) -> tuple[list[L
     return headers, rows
 
 
-def can_fit(grid: Grid, width: int, gap: int, breaking: Breaking) -> bool:
-    """Whether `fitted` can make a table fit."""
-    return sum(_minima(grid, breaking)) + gap * (len(grid.headers) - 1) <= width
+def _can_fit(grid: Grid, width: int) -> bool:
+    """Whether a table fits with only headers and prose broken."""
+    return sum(_minima(grid, _PROSE)) + _GAP * (len(grid.headers) - 1) <= width
 
 
-def _minima(grid: Grid, breaking: Breaking) -> list[int]:
+def _minima(grid: Grid, breaking: int) -> list[int]:
     """Return how narrow each column may become."""
-    if breaking == "anywhere":
-        return [MIN_COLUMN_WIDTH] * len(grid.headers)
-    minima = []
-    for alignment, header, *texts in zip(grid.alignment, grid.headers, *grid.rows, strict=True):
-        breaks = _BREAKS_IN_NAMES if breaking == "names" else None
-        least = _longest_word(header, breaks)
-        for text in texts:
-            is_verdict = isinstance(text, Marked) and breaking in ("headers", "numbers")
-            if is_verdict or (alignment == "right" and breaking == "headers"):
-                least = max(least, len(text))
-            elif alignment == "right":  # "22.71 (22.68±0.22)"
-                least = max(least, *map(len, text.replace(" (", "\n(").split("\n")))
-            else:
-                prose = 0 if breaks else min(len(text), MIN_PROSE_COLUMN_WIDTH)
-                least = max(least, prose, _longest_word(text, breaks))
-        minima.append(least)
-    return minima
+
+    def least(text: str, alignment: str) -> int:
+        if breaking == _HEADERS or isinstance(text, Marked) or (breaking == _PROSE and alignment == "right"):
+            return len(text)
+        if alignment == "right" and breaking == _NUMBERS:
+            return max(map(len, text.replace(" (", "\n(").split("\n")))  # "22.71 (22.68±0.22)"
+        return max(_longest_word(text, breaking), min(len(text), _MIN_PROSE_WIDTH) if breaking < _NAMES else 0)
+
+    columns = zip(grid.alignment, grid.headers, *grid.rows, strict=True)
+    return [
+        max(_longest_word(header, breaking), *(least(text, alignment) for text in texts), 0)
+        for alignment, header, *texts in columns
+    ]
 
 
 def _words(text: str) -> Lines:
     """Split a text where it may be broken: at spaces, and in names after a slash or parenthesis."""
-    whole = FORMULA.sub(lambda found: found[0].replace(" ", "\0").replace("(", "\1"), text)
+    whole = _WHOLE.sub(lambda found: found[0].replace(" ", "\0").replace("(", "\1"), text)
     return [word.replace("\0", " ").replace("\1", "(") for word in _BREAKS.split(whole)]
 
 
-def _longest_word(text: str, breaks: re.Pattern[str] | None = None) -> int:
+def _longest_word(text: str, breaking: int) -> int:
     words = _words(text)
-    return max(len(part.rstrip()) for word in words for part in (breaks.split(word) if breaks else [word]))
+    parts = chain.from_iterable(map(_BREAKS_IN_NAMES.split, words)) if breaking == _NAMES else words
+    return max(len(part.rstrip()) for part in parts)
 
 
 def _wrap(text: str, width: int) -> Lines:
     if len(text) <= width:
         return [text]
-    lines, line = [], ""
-    words = [[word] if len(word.rstrip()) <= width else _BREAKS_IN_NAMES.split(word) for word in _words(text)]
-    for word in chain.from_iterable(words):
-        if line and len((line + word).rstrip()) > width:
-            lines.append(line.rstrip())
-            line = ""
-        line += word
-        while len(line.rstrip()) > width:
-            lines.append(line[:width])
-            line = line[width:]
-    return [*lines, line.rstrip()] if line.strip() else lines
+    lines = [""]
+    for word in _words(text):
+        for part in [word] if len(word.rstrip()) <= width else _BREAKS_IN_NAMES.split(word):
+            if lines[-1] and len((lines[-1] + part).rstrip()) > width:
+                lines.append("")
+            lines[-1] += part
+    return [line.rstrip() for line in lines]

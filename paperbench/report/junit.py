@@ -3,8 +3,7 @@
 One suite has a test case for each cell, another one for each claim. A cell fails if it makes the exit status 1: if it
 is worse or better after Holm's correction or, with `--require reproduced`, if it is not reproduced although it should
 be. A cell or claim that cannot be judged yet is skipped, with the reason. A claim fails if it is contradicted in the
-paper's profile, which does not change the exit status. Properties of the suites say whether noise is that of the table
-or per cell; those of the suite of cells list our deviations.
+paper's profile, which does not change the exit status. Properties of the suite of cells list our deviations.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from xml.etree import ElementTree
 
 from paperbench import __version__
 from paperbench.compare.claims import ClaimVerdict
-from paperbench.compare.comparison import Requirement
+from paperbench.compare.comparison import Comparison, Requirement
 from paperbench.report.grid import published
 from paperbench.report.report import CellReport, Report, format_interval, method, percent
 
@@ -31,12 +30,12 @@ def render(report: Report, requirement: Requirement = "no difference") -> str:
     name = f"paperbench.{report.comparison.table.id}.{profile}"
     root = ElementTree.Element("testsuites", name=name)
     cells, claims = (_add(root, "testsuite", name=f"{name} {what}") for what in ("cells", "claims"))
-    version, noise = ("paperbench", __version__), ("noise", report.comparison.noise)
+    version = ("paperbench", __version__)
     deviations = [("deviation", text) for text in report.deviations]
-    _add_properties(cells, [version, noise, *deviations, *(("choice", text) for text in report.choices)])
-    _add_properties(claims, [version, noise])
+    _add_properties(cells, [version, *deviations, *(("choice", text) for text in report.choices)])
+    _add_properties(claims, [version])
     for cell in report.cells:
-        _add_cell(_add(cells, "testcase", classname=name, name=cell.compared.cell.id), cell, requirement)
+        _add_cell(_add(cells, "testcase", classname=name, name=cell.cell.id), cell, requirement, report.comparison)
     for claim in report.comparison.claims:
         _add_claim(_add(claims, "testcase", classname=name, name=claim.claim.id), claim, profile)
     for suite in (root, cells, claims):
@@ -72,18 +71,18 @@ def _add_outcome(case: ElementTree.Element, outcome: _Outcome, message: str, det
     _add(case, "system-out", text)
 
 
-def _add_cell(case: ElementTree.Element, report: CellReport, requirement: Requirement) -> None:
+def _add_cell(case: ElementTree.Element, report: CellReport, requirement: Requirement, comparison: Comparison) -> None:
     compared, verdict = report.compared, report.compared.verdict
     outcome: _Outcome = "skipped"
     notes = list(dict.fromkeys(filter(None, (compared.reason, *report.notes))))
     if verdict == "reproduced":
         outcome = "passed"
-    elif report.differs or (requirement == "reproduced" and compared.must_reproduce):
+    elif compared.differs or (requirement == "reproduced" and comparison.must_reproduce(compared)):
         outcome = "failure"
-    elif compared.cell.row.on_request and not any(net.shown for net in compared.nets):
+    elif report.cell.row.on_request and not any(net.shown for net in compared.nets):
         notes.append("run on request only")
-    if interval := compared.assessment.interval:
-        bounds, tolerance = format_interval(interval), f"{compared.cell.tolerance:g}"
+    if interval := compared.interval:
+        bounds, tolerance = format_interval(interval), f"{report.cell.tolerance:g}"
         notes.append(f"{interval.difference:+.2f} points {bounds} at a tolerance of {tolerance}")
     _add_properties(case, _properties(report))
     message = f"{verdict}: {'; '.join(notes)}" if notes else verdict
@@ -91,30 +90,30 @@ def _add_cell(case: ElementTree.Element, report: CellReport, requirement: Requir
 
 
 def _properties(report: CellReport) -> Iterator[tuple[str, object]]:
-    compared, assessment = report.compared, report.compared.assessment
+    compared = report.compared
     yield "verdict", compared.verdict
-    yield "published", compared.cell.expected.value
+    yield "published", compared.published.value
     net = compared.nets[0]
     if len(compared.nets) == 1 and net.shown:
-        if net.median is not None:
-            yield "median", percent(net.median)
+        if (median := net.median_or_inf) is not None:
+            yield "median", percent(median)
         yield "n", len(net.errors)
-    if compared.failures.runs:
+    if compared.failures:
         yield "failed", f"{compared.failures.failed} of {compared.failures.runs}"
-    if assessment.interval is not None:
-        yield "difference", assessment.interval.difference
-        yield "interval", f"{assessment.interval.low} {assessment.interval.high}"
-        yield "level", assessment.interval.level
-        yield "tolerance", compared.cell.tolerance
-    if assessment.noise is not None:
-        yield "noise_std", assessment.noise.std
-        yield "noise_rests_on", assessment.noise.rests_on
-    if assessment.p_value is not None:
-        yield "p_value", assessment.p_value
+    if compared.interval is not None:
+        yield "difference", compared.interval.difference
+        yield "interval", f"{compared.interval.low} {compared.interval.high}"
+        yield "level", compared.interval.level
+        yield "tolerance", report.cell.tolerance
+    if compared.noise is not None:
+        yield "noise_std", compared.noise.std
+        yield "noise_rests_on", compared.noise.rests_on
+    if compared.p_value is not None:
+        yield "p_value", compared.p_value
 
 
 def _details(report: CellReport, notes: Iterable[str]) -> Iterator[str]:
-    cell = report.compared.cell
+    cell = report.cell
     yield f"{cell.row.title}, {cell.column.title}: published {published(cell)}"
     yield from notes
     for net in report.nets:

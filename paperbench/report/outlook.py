@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 
-from paperbench.compare.budget import Choice
 from paperbench.compare.noise import MIN_RUNS
 from paperbench.compare.power import WORSE_BY, CellOutlook, NextRuns, Outlook
 from paperbench.compare.statistics import FIRST_ALPHA
-from paperbench.errors import count, duration, listing
+from paperbench.errors import count
 from paperbench.report.grid import Grid, as_text, paragraph
 from paperbench.report.report import NOTHING
 
@@ -18,9 +16,9 @@ _MAX_NEXT = 8
 _MIN_WORTH = 0.005
 
 
-def render(outlook: Outlook, long: bool = False, choice: Choice | None = None) -> str:
-    """Format an outlook with the runs chosen for a time, or with the next runs; if `long`, with all of these."""
-    return "\n\n".join(_blocks(outlook, long, choice))
+def render(outlook: Outlook, long: bool = False) -> str:
+    """Format an outlook with the next runs; if `long`, with all of these."""
+    return "\n\n".join(_blocks(outlook, long))
 
 
 def valuable(outlook: Outlook) -> list[NextRuns]:
@@ -28,7 +26,7 @@ def valuable(outlook: Outlook) -> list[NextRuns]:
     return [one for one in outlook.next_runs if one.worth >= _MIN_WORTH]
 
 
-def _blocks(outlook: Outlook, long: bool, choice: Choice | None) -> Iterator[str]:
+def _blocks(outlook: Outlook, long: bool) -> Iterator[str]:
     planned = outlook.planned
     are = "is" if planned == 1 else "are"
     yield paragraph(
@@ -37,20 +35,18 @@ def _blocks(outlook: Outlook, long: bool, choice: Choice | None) -> Iterator[str
     )
     yield from _cells(outlook)
     yield from _claims(outlook)
-    yield from _chosen(choice) if choice else _next_runs(outlook, long)
+    yield from _next_runs(outlook, long)
 
 
 def _assumptions(outlook: Outlook) -> str:
-    comparison = outlook.comparison
     source = {
         "given": "as given by `--std`",
         "seen": "that of the runs at hand; `--std` sets another",
         "published": "typical of those that the authors print; `--std` sets another",
     }[outlook.source]
-    noise = "each cell's own noise" if comparison.noise == "per-cell" else "noise shared across the table"
     return (
         f"Simulated with a standard deviation of {outlook.std:.2g} points between runs ({source}), and judged with "
-        f"{noise}."
+        "noise shared across the table."
     )
 
 
@@ -142,26 +138,6 @@ def _next_runs(outlook: Outlook, long: bool) -> Iterator[str]:
         "that need one and then have it. claims: expected number decided, of the open claims about these runs, once "
         "their other cells have their runs. worth: expected number of verdicts and claims decided per run; a claim is "
         "divided by all runs that it still needs. All given the runs at hand, and else the printed numbers."
-    )
-
-
-def _chosen(choice: Choice) -> Iterator[str]:
-    if not choice.runs:
-        shortest = f" Those of the fastest net take {duration(choice.shortest)}." * math.isfinite(choice.shortest)
-        yield paragraph(
-            "Chosen: nothing. No net's missing runs both fit into this time and are likely to decide anything."
-            f"{shortest}"
-        )
-        return
-    rows = ((_next_row(one), seconds) for one, seconds in choice.runs)
-    texts = tuple((cells, runs, f"{seconds / 3600:,.1f}", verdicts) for (cells, runs, verdicts, *_), seconds in rows)
-    grid = Grid(("cells", "runs", "hours", "verdicts"), texts, ("left", *("right",) * 3))
-    yield f"Chosen: the runs that decide most in this time, the best per hour first\n{as_text(grid)}"
-    claims = listing([f"{claim} ({chance:.0%})" for claim, chance in choice.claims.items()]) or "none"
-    yield paragraph(
-        f"Together, in {duration(choice.seconds)}: {choice.verdicts:.1f} verdicts and "
-        f"{sum(choice.claims.values()):.1f} claims are expected to be decided. Claims that need no other runs, with "
-        f"their chance: {claims}."
     )
 
 

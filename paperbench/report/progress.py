@@ -1,27 +1,20 @@
-"""Progress of runs: on a terminal one line that rewrites itself and one that remains per run, elsewhere plain lines."""
+"""Progress of runs: on a terminal one line that is rewritten and one that remains per run, elsewhere plain lines."""
 
 from __future__ import annotations
 
-import os
-import textwrap
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from typing import Any, TextIO
+from collections.abc import Iterable
+from typing import TextIO
 
-from tqdm import tqdm
-
-from paperbench.errors import count, duration, one_line
-from paperbench.report.grid import MIN_WIDTH
+from paperbench.errors import count, duration
 from paperbench.runs.history import HistoryLine
 from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Record
-from paperbench.streams import Stream
+from paperbench.streams import Clock, StatusLine
 
 SECONDS_BETWEEN_LINES = 10.0
 SECONDS_OF_LONG_END = 60.0
-BAR_WIDTH = 10
 
 
 class Progress(Observer):
@@ -33,16 +26,18 @@ class Progress(Observer):
         stream: Where to print.
     """
 
-    def __init__(self, to_do: Iterable[tuple[PlannedRun, int]], runs: int, stream: TextIO) -> None:
-        self._runs, self._stream = runs, Stream(stream)
-        self._is_terminal = self._stream.isatty()
+    def __init__(
+        self, to_do: Iterable[tuple[PlannedRun, int]], runs: int, stream: TextIO, clock: Clock = time.monotonic
+    ) -> None:
+        self._runs, self._line, self._clock = runs, StatusLine(stream, clock), clock
+        self.say, self._is_terminal = self._line.say, self._line.is_terminal
         self._to_do = {run.id: iterations for run, iterations in to_do}  # without the current run
         self._number = 0
         self._run: PlannedRun | None = None
         self._here = self._last = self._all = self._done = self._run_done = 0
-        self._started = self._run_started = self._last_line = time.monotonic()
-        self._bar: Any = None
-        self._facts: Sequence[str] = ()
+        self._started = self._run_started = self._last_line = self._clock()
+        self._tested: list[str] = []
+        self._facts: list[str] = []
         self._engine = ""
         self._skipped: dict[str, list[PlannedRun]] = {}  # by the reason; not reported yet
 
@@ -81,7 +76,8 @@ class Progress(Observer):
     def started(self, run: PlannedRun, iteration: int, last_iteration: int, engine: str, reason: str) -> None:
         self._here, self._last = iteration, last_iteration
         self._all = run.recipe.iterations
-        self._run_done, self._run_started, self._last_line = 0, time.monotonic(), time.monotonic()
+        self._run_done = 0
+        self._run_started = self._last_line = self._clock()
         self._begin(run)
         if not self._is_terminal:
             of_all = f" of {self._all:,}" if last_iteration < self._all else ""
@@ -90,47 +86,30 @@ class Progress(Observer):
         if (text := f"engine {engine}: {reason}") != self._engine:
             self._engine = text
             self.say(f"    {text}{_wait(engine) if iteration else ''}")
-        if self._is_terminal:
-            self._facts = ()
-            bar_format, columns = self._layout()
-            self._bar = tqdm(
-                total=max(self._all, iteration),
-                initial=iteration,
-                leave=False,
-                file=self._stream,
-                position=0,  # tqdm would count bars that other code left open
-                bar_format=bar_format,
-                ncols=columns,
-            )
+        self._tested, self._facts = [], []
+        self._line.show(self._status)
 
     def stepped(self, iteration: int) -> None:
         self._done += 1
         self._run_done += 1
         self._here = iteration
-        if self._bar is not None:
-            self._bar.bar_format, self._bar.ncols = self._layout()
-            self._bar.update(iteration - self._bar.n)
+        self._line.show(self._status, now=False)
 
     def logged(self, line: HistoryLine) -> None:
-        if self._bar is not None:
-            tested = f"test {line.test_error:.1f}" if line.test_error is not None else ""
-            tested = tested or next((fact for fact in self._facts if fact.startswith("test")), "")
-            loss = ["loss not finite"]
-            if line.train_loss is not None:
-                loss = [f"loss {line.train_loss:.2f}", f"err {line.train_error:.1f}"]
-            self._facts = [*loss, *filter(None, [tested])]
-            self._refresh()
-            return
-        if line.test_error is None and time.monotonic() - self._last_line < SECONDS_BETWEEN_LINES:
-            return
-        self._last_line = time.monotonic()
-        facts = [f"lr {line.lr:.3g}", "train loss not finite"]
+        tested = [f"test error {line.test_error:.2f} %"] if line.test_error is not None else []
+        trained = ["train loss not finite"]
         if line.train_loss is not None:
-            facts[1] = f"train loss {line.train_loss:.4f}, error {line.train_error:.2f} %"
-        if line.test_error is not None:
-            facts.append(f"test error {line.test_error:.2f} %")
+            trained = [f"train loss {line.train_loss:.4f}", f"train error {line.train_error:.2f} %"]
+        self._tested = tested or self._tested
+        self._facts = [*self._tested, *trained, f"lr {line.lr:.3g}"]
+        self._line.show(self._status)
+        is_early = not tested and self._clock() - self._last_line < SECONDS_BETWEEN_LINES
+        if self._is_terminal or is_early:
+            return
+        self._last_line = self._clock()
+        facts = [*tested, *trained, f"lr {line.lr:.3g}"]
         if self._run_done and self._run:  # otherwise the line belongs to an interrupted session
-            seconds = (time.monotonic() - self._run_started) / self._run_done
+            seconds = (self._clock() - self._run_started) / self._run_done
             facts.append(f"{self._run.recipe.batch_size / seconds:,.0f} images/s")
             left = (self._last - self._here) * seconds
             facts.append(f"{_clock(left)} left in this run, {self._left_in_all()} in all runs, one after another")
@@ -138,11 +117,10 @@ class Progress(Observer):
 
     def finishing(self, what: str, seconds: float | None) -> None:
         is_long = seconds is not None and seconds >= SECONDS_OF_LONG_END
-        if self._bar is None or is_long:
+        if is_long or not self._is_terminal:
             self.say(f"    {what}{f' (about {duration(seconds)})' if seconds and is_long else ''}")
-        if self._bar is not None:
-            self._facts = ["final test"]
-            self._refresh()
+        self._facts = ["final test"]
+        self._line.show(self._status)
 
     def ended(self, record: Record) -> None:
         at = f"iteration {record.iteration:,}"
@@ -162,69 +140,34 @@ class Progress(Observer):
         else:
             self.say(f"    {outcome}{more}, took {_clock(record.seconds)}")
 
-    def say(self, text: str) -> None:
-        """Print a text in lines of its own; on a terminal they fit its width."""
-        if self._bar is not None:
-            self._bar.clear()
-        text = one_line(text)
-        if self._is_terminal:
-            text = textwrap.fill(text, self._width - 1, subsequent_indent="    ", break_on_hyphens=False)
-        self._stream.write(f"{text}\n")
-        self._stream.flush()
-
-    @property
-    def _width(self) -> int:
-        """The terminal's width, which may change at any time, else $COLUMNS, else 80; at least `MIN_WIDTH`."""
-        columns = 0
-        with suppress(OSError, ValueError):
-            columns = os.get_terminal_size(self._stream.fileno()).columns
-        with suppress(ValueError):
-            columns = columns or int(os.environ.get("COLUMNS", ""))
-        return max(MIN_WIDTH, columns or 80)
-
     def _begin(self, run: PlannedRun) -> None:
         """Make a run the current one, whose number counts up once, after the skipped ones."""
-        self._close_bar()
         self.all_done()
         self._to_do.pop(run.id, None)
         if self._run is None or run.id != self._run.id:
             self._number += 1
         self._run = run
 
-    def _name(self, run: PlannedRun) -> str:
+    def _name(self, run: PlannedRun, is_short: bool = False) -> str:
         what = f"{', '.join(run.places)} ({run.net_name}, seed {run.seed}, run {run.id})"
-        return f"[{self._number}/{self._runs}] {what}"
+        return f"[{self._number}/{self._runs}] {f'{run.places[0]}, seed {run.seed}' if is_short else what}"
 
     def _say_of(self, run: PlannedRun, text: str) -> None:
         """Print how a run ended."""
         self._begin(run)
-        name = f"[{self._number}/{self._runs}] {run.places[0]}, seed {run.seed}"
-        self.say(f"{name if self._is_terminal else self._name(run)}: {text}")
+        self.say(f"{self._name(run, is_short=self._is_terminal)}: {text}")
 
-    def _layout(self) -> tuple[str, int]:
-        """Return tqdm's format and width: the time left for all runs, the run, the facts that fit, and a bar."""
-        columns = self._width - 1  # a full line would make some terminals start another
-        run = f"[{self._number}/{self._runs}] {self._run.places[0]}, seed {self._run.seed}" if self._run else ""
-        facts = [f"{self._left_in_all()} left", run, f"{self._here:,}/{self._all:,}", *self._facts]
-        while len(facts) > 1 and len(", ".join(facts)) > columns - BAR_WIDTH - 3:
-            facts.pop()
-        return f"{', '.join(facts)} |{{bar:{BAR_WIDTH}}}|", columns
-
-    def _refresh(self) -> None:
-        self._bar.bar_format, self._bar.ncols = self._layout()
-        self._bar.refresh()
-
-    def _close_bar(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
+    def _status(self) -> list[str]:
+        """What the line of the terminal says of the current run, the most important first."""
+        name = [self._name(self._run, is_short=True)] if self._run else []
+        return [f"{self._left_in_all()} left", *name, f"{self._here:,}/{self._all:,}", *self._facts]
 
     def _left_in_all(self) -> str:
         """The time left for all runs, "?" before the first iteration."""
         if not self._done:
             return "?"
         iterations = self._last - self._here + sum(self._to_do.values())
-        return _clock(iterations * (time.monotonic() - self._started) / self._done)
+        return _clock(iterations * (self._clock() - self._started) / self._done)
 
 
 def _clock(seconds: float) -> str:

@@ -15,10 +15,10 @@ from paperbench.catalogue import DATASETS
 from paperbench.compare.claims import ClaimVerdict, Standing
 from paperbench.compare.comparison import Comparison
 from paperbench.compare.deviations import Deviation
-from paperbench.compare.evidence import Group, Run, errors_of
-from paperbench.compare.failures import count_failures
+from paperbench.compare.evidence import GroupFacts, RunFacts, errors_of
+from paperbench.compare.failures import FailureCount
 from paperbench.compare.statistics import FIRST_ALPHA, SECOND_ALPHA, Interval, binomial_standard_error
-from paperbench.compare.verdicts import CellComparison, NetComparison, Verdict
+from paperbench.compare.verdicts import CellFacts, NetFacts, Verdict
 from paperbench.errors import count
 from paperbench.report.grid import AddedColumn, Grid, Marked, paper_grid
 from paperbench.runs.record import Record
@@ -36,7 +36,7 @@ MEANINGS: dict[Verdict | Standing, str] = {
     "worse": "the interval lies above the tolerance, or the net fails where the paper's does not",
     "better": "the interval lies below the tolerance, or the net does not fail where the paper's does",
     "underpowered": "the runs do not decide: neither that the number holds nor that it does not",
-    "not comparable": "the runs are not the paper's experiment: other images, another profile, or mixed versions",
+    "not comparable": "the runs are not the paper's experiment: other images, or another profile",
     "not run": "no run has ended",
     "supported": "the claim holds among our own runs, at the error level given",
     "contradicted": "the opposite holds among our own runs, at the error level given",
@@ -50,16 +50,16 @@ class NetReport:
     """One net of a cell."""
 
     cell: Cell
-    net: NetComparison
+    compared: CellFacts
+    net: NetFacts
 
     @property
     def name(self) -> str:
         """The cell's id, followed in a sweep by the setting of the net."""
-        label = self.net.setting.label
-        return f"{self.cell.id} ({label})" if label else self.cell.id
+        return f"{self.cell.id} ({self.net.setting})" if self.net.setting else self.cell.id
 
     @property
-    def ours(self) -> Group | None:
+    def ours(self) -> GroupFacts | None:
         """The runs that the verdict is about, unless they are external results."""
         shown = self.net.shown
         return shown if shown and shown.conditions.source is None else None
@@ -68,19 +68,18 @@ class NetReport:
     def errors(self) -> str:
         """Test error in percent of each run, by seed; empty without runs."""
         runs, counted = self.net.shown.runs if self.net.shown else (), self.net.counted
-        further = [run for run in runs if run.error is not None and run not in counted]
-        running = [run.record for run in runs if run.record and run.record.status == "partial"]
+        further = [run for run in runs if run.error_or_inf is not None and not run.counted]
         parts = [
             _by_seed(counted),
             f"not counted: {_by_seed(further)}" if further else "",
-            *(f"seed {record.seed} is at iteration {record.iteration:,}" for record in running),
+            *(f"seed {run.seed} is at iteration {run.iteration:,}" for run in runs if run.status == "partial"),
         ]
         return "; ".join(filter(None, parts))
 
     @cached_property
     def outliers(self) -> list[str]:
         """Counted runs far from their median, as "seed (error)"."""
-        runs = [run for run in self.net.counted if run.error is not None and math.isfinite(run.error)]
+        runs = [run for run in self.net.counted if run.error is not None]
         if len(runs) < MIN_RUNS_FOR_OUTLIERS:
             return []
         median = statistics.median(errors_of(runs))
@@ -100,7 +99,7 @@ class NetReport:
         Args:
             notes: Notes on the verdict, if it rests on these results.
         """
-        for group in filter(None, (self.net.shown, *self.net.others)):
+        for group in self.net.groups:
             if group.conditions.source is None:
                 continue
             is_judged = group is self.net.shown
@@ -111,30 +110,31 @@ class NetReport:
                 text += f" ({median - self.cell.number:+.2f})"
             text += f", n={len(runs)}, reported by {group.conditions.source}"
             if is_judged:
-                text += f": {self.net.assessment.verdict}" + (f" ({'; '.join(notes)})" if notes else "")
+                text += f": {self.net.verdict}" + (f" ({'; '.join(notes)})" if notes else "")
                 text += "".join(f"; {outlier} is far from the others: check it" for outlier in self.outliers)
             yield f"{text}; errors: {self.errors if is_judged else _by_seed(runs)}" if long else text
 
-    def _describe(self, group: Group) -> str:
+    def _describe(self, group: GroupFacts) -> str:
         text = str(group.conditions)
-        same = [one for one in (self.net.shown, *self.net.others) if one and str(one.conditions) == text]
+        same = [one for one in self.net.groups if str(one.conditions) == text]
         if group.conditions.data and len(same) > 1:
             text += f", pixels {group.conditions.data.fingerprint[:8]}"
-        if group.median is None:
+        if group.median_or_inf is None:
             return f"{text}: no run has ended"
-        return f"{text}: {_by_seed(group.ended)}; median {percent(group.median)}"
+        return f"{text}: {_by_seed(group.ended)}; median {percent(group.median_or_inf)}"
 
 
 @dataclass(frozen=True)
 class CellReport:
     """One cell."""
 
-    compared: CellComparison
-    differs: bool  # from the paper, after Holm's correction
+    cell: Cell
+    compared: CellFacts
+    planned: int
 
     @cached_property
     def nets(self) -> list[NetReport]:
-        return [NetReport(self.compared.cell, net) for net in self.compared.nets]
+        return [NetReport(self.cell, self.compared, net) for net in self.compared.nets]
 
     @property
     def is_external(self) -> bool:
@@ -154,28 +154,27 @@ class CellReport:
         if not nets:
             return NOTHING
         if len(compared.nets) > 1:
-            counted = count_failures([error for net in nets for error in net.errors], compared.dataset)
-            return str(counted) if counted.runs else NOTHING
+            counts = [net.failures for net in nets if net.failures]
+            return str(FailureCount.total(counts)) if counts else NOTHING
         (net,) = nets
-        if net.shown and net.median is None:
-            is_running = any(record.status == "partial" for record in net.shown.records)
+        if net.shown and net.median_or_inf is None:
+            is_running = any(run.status == "partial" for run in net.shown.runs)
             return f"(at {net.shown.farthest:,})" if is_running else NOTHING
-        text = percent(net.median or 0.0)
-        if compared.difference is not None and math.isfinite(compared.difference):
+        text = percent(net.median_or_inf or 0.0)
+        if compared.difference is not None:
             text += f" ({compared.difference:+.2f})"
-        return text if len(net.errors) == compared.planned else f"{text}, n={len(net.errors)}"
+        return text if len(net.errors) == self.planned else f"{text}, n={len(net.errors)}"
 
     @cached_property
     def notes(self) -> list[str]:
         """Notes that qualify the verdict."""
-        compared, assessment = self.compared, self.compared.assessment
-        notes = []
-        if assessment.shift is not None:
-            notes.append(f"shifted by {assessment.shift:+.2f}, within the tolerance")
+        compared, notes = self.compared, []
+        if compared.shift is not None:
+            notes.append(f"shifted by {compared.shift:+.2f}, within the tolerance")
         if compared.reason and (compared.verdict != "not run" or self.ours == NOTHING):
             notes.append(compared.reason)
-        if compared.verdict in ("worse", "better") and not self.differs:
-            if assessment.p_value is not None:
+        if compared.verdict in ("worse", "better") and not compared.differs:
+            if compared.p_value is not None:
                 notes.append("beyond the tolerance, but not after Holm's correction over the cells compared")
             else:
                 notes.append("the runs disagree, so this does not count as a difference")
@@ -199,8 +198,8 @@ class Report:
 
     @cached_property
     def cells(self) -> list[CellReport]:
-        differing = self.comparison.differing
-        return [CellReport(compared, compared in differing) for compared in self.comparison.cells]
+        table, planned = self.comparison.table, self.comparison.planned
+        return [CellReport(table.cell(compared.id), compared, planned) for compared in self.comparison.cells]
 
     @property
     def nets(self) -> list[NetReport]:
@@ -240,15 +239,15 @@ class Report:
     @property
     def records(self) -> list[Record]:
         """The records of all runs, each once."""
-        groups = [group for net in self.nets for group in (net.net.shown, *net.net.others) if group]
-        return list({record.run: record for group in groups for record in group.records}.values())
+        ids = dict.fromkeys(run for net in self.nets for group in net.net.groups for run in group.ids)
+        return [self.comparison.records[run] for run in ids]
 
     @cached_property
     def _shown(self) -> list[CellReport]:
         """Cells in the grid, row by row."""
         rows = [row.id for row in self.comparison.table.experiment.rows]
-        shown = [c for c in self.cells if c.compared.cell.expected.value != "unprinted" or c.compared.shown]
-        return sorted(shown, key=lambda cell: rows.index(cell.compared.cell.row.id))
+        shown = [c for c in self.cells if c.cell.expected.value != "unprinted" or c.compared.shown]
+        return sorted(shown, key=lambda cell: rows.index(cell.cell.row.id))
 
     @cached_property
     def letters(self) -> dict[str, str]:
@@ -260,11 +259,9 @@ class Report:
     @cached_property
     def grid(self) -> Grid:
         """The paper's table with our results beside it."""
-        ours = {cell.compared.cell.id: cell.ours for cell in self._shown}
+        ours = {cell.cell.id: cell.ours for cell in self._shown}
         verdicts = {
-            cell.compared.cell.id: Marked(
-                cell.verdict, [] if cell.is_external else [self.letters[note] for note in cell.notes]
-            )
+            cell.cell.id: Marked(cell.verdict, [] if cell.is_external else [self.letters[note] for note in cell.notes])
             for cell in self._shown
             if self.has_verdicts
         }
@@ -273,12 +270,12 @@ class Report:
             found = [AddedColumn(f"ours{_trained_depth(self.comparison, column)}", "right", ours)]
             return [*found, AddedColumn("verdict", "left", verdicts)] if self.has_verdicts else found
 
-        return paper_grid(self.comparison.table, [cell.compared.cell for cell in self._shown], added_columns)
+        return paper_grid(self.comparison.table, [cell.cell for cell in self._shown], added_columns)
 
     @property
     def footnotes(self) -> dict[str, str]:
         """The paper's footnotes, by mark."""
-        marks = {cell.compared.cell.expected.mark for cell in self.cells}
+        marks = {cell.cell.expected.mark for cell in self.cells}
         return {mark: text for mark, text in self.comparison.table.expected.footnotes.items() if mark in marks}
 
     @property
@@ -290,7 +287,7 @@ class Report:
         """Describe external results, a text for each source and net."""
         texts: list[str] = []
         for cell, net in [(c, n) for c in self.cells for n in c.nets]:
-            notes = cell.notes[:-1] if len(cell.nets) == 1 else [net.net.assessment.reason]
+            notes = cell.notes[:-1] if len(cell.nets) == 1 else [net.net.reason]
             # The advice in "too much noise; extend to 10 runs" is for our runs.
             texts += net.external_results(long, [note.partition("; extend to")[0] for note in notes if note])
         return texts
@@ -312,8 +309,6 @@ class Report:
         or_n = ", or of n where given" if any("n=" in cell.ours for cell in self.cells) else ""
         if any(net.ours for net in self.nets):
             yield f"ours: {median}test error (%) of {count(comparison.planned, 'run')}{or_n}{minus}{farthest}."
-        if comparison.noise == "per-cell":
-            yield "By --noise per-cell, each cell uses its own noise; the default shares it across the table."
         if not self.has_verdicts:
             what = comparison.table.profiles.named(comparison.profile).title
             yield f"Not comparable with the paper: profile {comparison.profile} is not its experiment ({what})."
@@ -339,7 +334,7 @@ class Report:
             )
         tested = comparison.tested
         if tested:
-            is_extended = any(c.assessment.analysis and c.assessment.analysis.number == 2 for c in tested)
+            is_extended = any(cell.analysis == 2 for cell in tested)
             extension = f" ({SECOND_ALPHA:g} after the extension)" if is_extended else ""
             yield (
                 f"Verdicts: two one-sided tests at alpha = {FIRST_ALPHA:g}{extension} ask whether our {self.estimates} "
@@ -365,7 +360,7 @@ class Report:
     @property
     def cell_notes(self) -> Iterator[str]:
         """Notes on `cell_grid`."""
-        if self.has_verdicts and any(cell.compared.assessment.interval for cell in self.cells):
+        if self.has_verdicts and any(cell.compared.interval for cell in self.cells):
             yield (
                 f"interval: confidence interval of our {self.estimates} minus the published median, in points "
                 f"({1 - 2 * FIRST_ALPHA:.0%}; {1 - 2 * SECOND_ALPHA:.0%} after the extension). std: standard deviation "
@@ -390,7 +385,7 @@ class Report:
     @property
     def _weights(self) -> str:
         """Explain the parentheses of the column "std"."""
-        noises = [cell.compared.assessment.noise for cell in self.cells if cell.compared.assessment.noise]
+        noises = [cell.compared.noise for cell in self.cells if cell.compared.noise]
         parts = ["of the other cells' variance (table)"] if any(noise.table_weight for noise in noises) else []
         parts += ["of the published variance (paper)"] if any(noise.published_weight for noise in noises) else []
         return f"; in parentheses the weight {' or '.join(parts)} in it" if parts else ""
@@ -398,8 +393,7 @@ class Report:
     @cached_property
     def _tested_alone(self) -> list[str]:
         """Tested cells that use their own noise."""
-        assessments = [(c.cell.id, c.assessment.noise) for c in self.comparison.tested]
-        return [cell for cell, noise in assessments if noise and noise.rests_on != "table"]
+        return [cell.id for cell in self.comparison.tested if cell.noise and cell.noise.rests_on != "table"]
 
     @property
     def estimates(self) -> str:
@@ -414,11 +408,11 @@ class Report:
         """The noise that the tests of the cells used."""
         alone, tested = self._tested_alone, self.comparison.tested
         if len(alone) == len(tested):
-            too_few = "" if self.comparison.noise == "per-cell" else ", as there are too few to share it"
-            return f"Noise between runs: each cell's own{too_few}."
+            return "Noise between runs: each cell's own, as there are too few to share it."
         own = f"; own noise: {', '.join(alone)}" if alone else ""
-        has_runs = {c.cell.id for c in self.comparison.cells if c.assessment.analysis or not c.must_reproduce}
-        is_partial = not {cell.id for cell in self.comparison.table.cells()} <= has_runs
+        comparison = self.comparison
+        has_runs = {c.id for c in comparison.cells if c.analysis or not comparison.must_reproduce(c)}
+        is_partial = not {cell.id for cell in comparison.table.cells()} <= has_runs
         change = " It can change, and verdicts with it, until all cells have their runs." if is_partial else ""
         return f"Noise between runs: estimated from all cells of the table{own}.{change}"
 
@@ -485,13 +479,18 @@ class Report:
 
 
 def _cell_row(report: NetReport) -> tuple[str, ...]:
-    cell, net, noise, interval = report.cell, report.net, report.net.assessment.noise, report.net.assessment.interval
+    cell, median, noise, interval = (
+        report.cell,
+        report.net.median_or_inf,
+        report.compared.noise,
+        report.compared.interval,
+    )
     weights = {"table": noise.table_weight, "paper": noise.published_weight} if noise else {}
     share = "".join(f" ({whose} {weight:.0%})" for whose, weight in weights.items() if weight)
     return (
         report.name,
         report.errors,
-        percent(net.median) if net.median is not None else NOTHING,
+        percent(median) if median is not None else NOTHING,
         format_interval(interval) if interval else NOTHING,
         f"{noise.std:.2f}{share}" if noise else NOTHING,
         f"{cell.tolerance:g}" if cell.number is not None else NOTHING,
@@ -502,7 +501,8 @@ def _test_set_noise(comparison: Comparison) -> Iterator[str]:
     """Report how much errors would vary over other test images, which no verdict includes."""
     by_size: dict[int, list[float]] = {}
     for compared in comparison.tested:
-        by_size.setdefault(DATASETS[compared.cell.dataset].test_images, []).append(compared.cell.number or 0.0)
+        number = comparison.table.cell(compared.id).number
+        by_size.setdefault(DATASETS[compared.dataset].test_images, []).append(number or 0.0)
     for images, errors in by_size.items():
         of_each = [f"{binomial_standard_error(e, images):.2f} points at {e:.2f} %" for e in (min(errors), max(errors))]
         yield (
@@ -540,12 +540,12 @@ def method(verdict: ClaimVerdict) -> str:
     return "; ".join(filter(None, [f"By {verdict.test}{level}", verdict.basis, verdict.reason]))
 
 
-def _by_seed(runs: Iterable[Run]) -> str:
+def _by_seed(runs: Iterable[RunFacts]) -> str:
     """List errors by seed from 0; a seed is named where it does not follow the one before."""
     texts, following = [], 0
     for run in runs:
-        if run.error is not None:
-            texts.append(f"{'' if run.seed == following else f'seed {run.seed}: '}{percent(run.error)}")
+        if (error := run.error_or_inf) is not None:
+            texts.append(f"{'' if run.seed == following else f'seed {run.seed}: '}{percent(error)}")
             following = run.seed + 1
     return ", ".join(texts)
 
@@ -559,7 +559,8 @@ def _letter(number: int) -> str:
 def _trained_depth(comparison: Comparison, column: Column) -> str:
     """Return " at depth N" where our nets have another depth than the paper's."""
     profile = comparison.table.profiles.named(comparison.profile)
-    cells = [c.cell for c in comparison.cells if c.cell.column.id == column.id]
+    compared = [comparison.table.cell(one.id) for one in comparison.cells]
+    cells = [cell for cell in compared if cell.column.id == column.id]
     depths = {cell.net_in(profile).depth for cell in cells}
     return f" at depth {depths.pop()}" if profile.depth and len(depths) == 1 else ""
 
@@ -568,7 +569,7 @@ def _result(comparison: Comparison) -> Iterator[str]:
     """Name the cells that differ from the paper, if any cell was judged."""
     if comparison.tested:
         basis = "After Holm's correction over the cells compared"
-    elif any(c.assessment.is_by_failures for c in comparison.cells):
+    elif any(c.is_by_failures for c in comparison.cells):
         basis = "By the rule for failing nets"
     else:
         return
@@ -580,5 +581,5 @@ def _result(comparison: Comparison) -> Iterator[str]:
         if len(differing) == 1
         else f"{len(differing)} cells differ"
     )
-    listed = ", ".join(f"{c.cell.id} ({c.verdict})" for c in differing)
+    listed = ", ".join(f"{c.id} ({c.verdict})" for c in differing)
     yield f"{basis}, {verb} from the paper{f': {listed}' if differing else ''}."

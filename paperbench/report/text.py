@@ -90,12 +90,12 @@ def summary(report: Report) -> str:
     what = "" if report.has_verdicts else ": not comparable with the paper"
     cells = [cell for cell in report.cells if cell.ours != NOTHING] or report.cells
     shown = slice(0 if comparison.table.has_numbers else 1, 3 if report.has_verdicts else 2)
-    results = {c.compared.cell.id: (published(c.compared.cell), c.ours, c.verdict)[shown] for c in cells}
+    results = {c.cell.id: (published(c.cell), c.ours, c.verdict)[shown] for c in cells}
     headers, alignment = ("paper", "ours", "verdict")[shown], ("right", "right", "left")[shown]
     grid = Grid(("cell", *headers), tuple((name, *texts) for name, texts in results.items()), ("left", *alignment))
-    columns = list(dict.fromkeys(c.compared.cell.column.id for c in cells))
+    columns = list(dict.fromkeys(c.cell.column.id for c in cells))
     if len(cells) > _MAX_SUMMARY_ROWS and len(columns) > 1:
-        rows = dict.fromkeys(c.compared.cell.row.id for c in cells)
+        rows = dict.fromkeys(c.cell.row.id for c in cells)
         grid = Grid(
             ("row", *(f"{column}, {header}" for column in columns for header in headers)),
             tuple(

@@ -14,32 +14,34 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from paperbench.catalogue import DATASETS, Net, resolve
+from paperbench.catalogue import DATASETS, Net
 from paperbench.data.dataset import ImageDataset, Pixels
 from paperbench.data.imagenet.batches import CentralCrops
-from paperbench.data.imagenet.build import watched
 from paperbench.data.imagenet.draws import Words
 from paperbench.data.imagenet.index import PhotoDataset
 from paperbench.data.imagenet.stream import CropStream
 from paperbench.data.loader import Batch
-from paperbench.data.sources import data_directory, find_dataset, load_dataset
-from paperbench.errors import PaperbenchError, listing, summarize_error
+from paperbench.data.sources import data_directory, load_dataset
+from paperbench.errors import PaperbenchError, listing, nearest, summarize_error
 from paperbench.models import ResidualNet
-from paperbench.models.weights_file import net_of
 from paperbench.processors import processors
+from paperbench.runs.named import Images, find_run, images_of, read_net, resolve_net
 from paperbench.runs.planning import net_and_recipe
+from paperbench.runs.record import Record
 from paperbench.runs.rerun import evaluate_saved_net, testing_precision
 from paperbench.runs.store import RunDirectory, Store
-from paperbench.specs.experiment import NetReference
-from paperbench.specs.mapping import load_mapping
 from paperbench.specs.recipe import Evaluation, Photographs
+from paperbench.streams import watched
 from paperbench.training.device import choose_device
 from paperbench.training.evaluation import EvaluationMetrics, as_memory_allows, evaluate
-from paperbench.training.foreign import Preprocessing, library_net, load_state, read_state
+from paperbench.training.foreign import IMPLEMENTATIONS, Preprocessing, library_net, load_state, read_state
 from paperbench.training.memory import is_out_of_memory
 from paperbench.training.precision import choose_precision, set_arithmetic
 
-Images = ImageDataset | PhotoDataset
+_HINT = (
+    " Name a run, a weights file, timm:NAME or torchvision:NAME. Nets of paperbench (`paperbench models`) need "
+    "--weights and --mapping."
+)
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ def prepare(
             `weights` and `mapping`; or "timm:NAME" or "torchvision:NAME", with `weights` or `pretrained`.
         weights: A file with the weights of a named net.
         pretrained: Whether timm or torchvision downloads the weights.
-        mapping: What turns weights of another implementation into those of a net of ours; see `load_mapping`.
+        mapping: The implementation that the weights are from, if not ours: one of `foreign.IMPLEMENTATIONS`.
         dataset: A key of `DATASETS`; by default that of the run, the file or the mapping, or ImageNet.
         data: Data directory; by default $PAPERBENCH_DATA, else ./data.
         precision: By default the run's, and for other nets as in `choose_precision`.
@@ -102,39 +104,32 @@ def prepare(
             "paperbench wrote, need neither; --pretrained is for nets of timm and torchvision."
         )
     on, where = choose_device(device, warn), data_directory(data)
-    if not weights and (run := Store(results).find(net)):
-        return _of_run(run, dataset, where, on, precision, crop)
-    if precision == "bf16-fp32-stream":
-        raise PaperbenchError("Precision bf16-fp32-stream is for runs. Use bf16.")
+    if not (is_foreign or weights or Path(net).is_file()):
+        return _of_run(*find_run(net, Store(results), _HINT), dataset, where, on, precision, crop)
     chosen = choose_precision(precision, on)
     if is_foreign:
-        images = _load(dataset or "imagenet", where, crop)
+        images = load_dataset(dataset or "imagenet", where)
+        _check_crop(images, crop)
         model, how, source = library_net(net, weights, DATASETS[images.key].num_classes, crop)
         name = f"{net}, {source}"
-    elif weights or Path(net).is_file():
-        name, images, model, how = _ours(net, weights, mapping, dataset, where, crop)
     else:
-        raise PaperbenchError(
-            f"{net} is no run in {results}, and no file. Nets of paperbench (`paperbench models`) need --weights and "
-            "--mapping; those of other libraries are called timm:NAME and torchvision:NAME."
-        )
+        name, images, model, how = _ours(net, weights, mapping, dataset, where, crop)
     evaluation = how.evaluation if isinstance(images, PhotoDataset) else None
     test = partial(_test, model, name, images, how, chosen, on)
     ours = model.net if isinstance(model, ResidualNet) else None
     return Candidate(name, how.text, ours, images, on, chosen, (evaluation,), test)
 
 
-def _load(key: str, where: Path, crop: Evaluation | None, *, has_crop: bool = True) -> Images:
-    """Return the images; `has_crop` says that photographs are cropped even if `crop` does not say how."""
-    images = load_dataset(key, where)
+def _check_crop(images: Images, crop: Evaluation | None, *, has_crop: bool = True) -> None:
+    """Refuse a crop of small images; and photographs without one, unless `has_crop` says that they are cropped."""
     if bool(crop) if isinstance(images, ImageDataset) else not (crop or has_crop):
         needed = "whole. Omit" if crop else "on a crop. Add"
         raise PaperbenchError(f"The images of {images.name} are tested {needed} --crop and --scale.")
-    return images
 
 
 def _of_run(
     run: RunDirectory,
+    record: Record,
     dataset: str | None,
     where: Path,
     device: torch.device,
@@ -142,23 +137,14 @@ def _of_run(
     crop: Evaluation | None,
 ) -> Candidate:
     """Return the net of a run, which is tested as after training."""
-    record = run.read_record()
-    if record is None or record.result is None:
+    if record.result is None:
         raise PaperbenchError(f"{run.path} holds no finished run. Finish it, or name another.")
+    images = images_of(run, record, where, dataset)
+    _check_crop(images, crop)
     net, _ = net_and_recipe(record.spec, record.evaluations)
-    file = run.weights_file
-    keys = [dataset] if dataset else [key for key, one in DATASETS.items() if one.num_classes == net.num_classes]
-    images = find_dataset(record.spec.data, keys, where)
-    if images is None:
-        raise PaperbenchError(
-            f"{record.run} was trained on {record.data.name}, which is not in {where}. Name its place with --data. To "
-            f"test the net on other images, name {file} instead of the run."
-        )
-    if crop:
-        _load(images.key, where, crop)
     evaluations = (crop,) if crop else record.evaluations
     chosen = choose_precision(precision or testing_precision(record.spec.precision, device), device)
-    test = partial(evaluate_saved_net, record, file, images, device, chosen, evaluations)
+    test = partial(evaluate_saved_net, record, run.weights_file, images, device, chosen, evaluations)
     name = f"{record.net}, run {record.run}"
     return Candidate(name, "as in the run's own tests", net, images, device, chosen, evaluations or (None,), test)
 
@@ -166,41 +152,37 @@ def _of_run(
 def _ours(
     net: str, weights: Path | None, mapping: str | None, dataset: str | None, where: Path, crop: Evaluation | None
 ) -> tuple[str, Images, ResidualNet, Preprocessing]:
-    """Return a net of ours with its weights, its name, images and preprocessing.
-
-    Args:
-        net: Its name, or a file that paperbench wrote, whose metadata say what it is and expects.
-        weights, mapping: With a name: the weights of another implementation.
-    """
-    file, declared = weights or Path(net), load_mapping(mapping) if mapping else None
-    tensors, metadata, entry = read_state(file)
-    side = crop.crop if crop else 0
+    """Return a net's name, images, model and preprocessing: of a file of paperbench, or of `net` and a mapped file."""
+    if mapping and mapping not in IMPLEMENTATIONS:
+        raise PaperbenchError(
+            f"Unknown mapping {mapping!r}. {nearest(mapping, IMPLEMENTATIONS)} For another implementation, save a file "
+            "that says which net and which input it has: see docs/nets.md."
+        )
+    file, declared, side = weights or Path(net), IMPLEMENTATIONS[mapping] if mapping else None, crop.crop if crop else 0
     if declared:
-        built, reference = resolve(net, **declared.arguments), NetReference(net, declared.arguments)
         key = dataset or net.partition(".")[2] or next(iter(declared.inputs), "")
         if key not in declared.inputs:
             known = listing([*declared.inputs])
             raise PaperbenchError(f"Mapping {mapping} has no input for {key!r}. Choose with --dataset: {known}.")
-        values = declared.inputs[key]
-        how = Preprocessing.of_channels(values.mean, values.std, "", side, None, crop)
+        tensors, _, entry = read_state(file)
+        named = replace(resolve_net(net, declared.arguments, where, key), tensors=tensors, entry=entry)
+        if declared.pads_both_sides and (named.net.shortcut, named.net.shortcut_option) != ("identity", "A"):
+            raise PaperbenchError(f"Mapping {mapping} is for nets whose shortcuts are padded with zeros.")
+        how = Preprocessing.of_channels(*declared.inputs[key], "", side, None, crop)
     else:
+        named = read_net(file, where, dataset)
         try:
-            mean, std = (torch.tensor(json.loads(metadata[part]), dtype=torch.float32) for part in ("mean", "std"))
-            built, arguments = net_of(metadata, file)
+            mean, std = (torch.tensor(json.loads(named.metadata[one]), dtype=torch.float32) for one in ("mean", "std"))
         except (KeyError, ValueError, TypeError, RuntimeError, RecursionError) as error:
             raise PaperbenchError(
-                f"{file} does not say which net it holds and which input that expects, as files of paperbench do. Name "
-                "the net, the file with --weights, and a mapping that says it with --mapping."
+                f"{file} does not say which input its net expects, as files of paperbench do. Name another."
             ) from error
-        reference = NetReference(metadata["architecture"], arguments)
         how = Preprocessing(mean, std, "mean and std of its training", side, None, crop)
-        if not (key := dataset or metadata.get("tag", "")):
-            raise PaperbenchError(f"{file} was trained on {metadata.get('data')!r}. Name a data set with --dataset.")
-    images = _load(key, where, crop, has_crop=False)
-    model = ResidualNet(replace(built, num_classes=DATASETS[key].num_classes))
-    load_state(model, tensors, file, declared)
-    by = f" by mapping {declared.mapping}" if declared else ""
-    return f"{reference}, {file.name}{entry}{by}", images, model, how
+    _check_crop(named.dataset, crop, has_crop=False)
+    model = ResidualNet(named.net)
+    load_state(model, named.tensors, file, mapping)
+    by = f" by mapping {mapping}" if mapping else ""
+    return f"{named.reference}, {file.name}{named.entry}{by}", named.dataset, model, how
 
 
 def _test(

@@ -121,7 +121,7 @@ class Session:
     Attributes:
         last: Number of iterations done at the end of the session.
         seconds: Duration, including tests and checkpoints.
-        engine: "eager", "graph" or "compile".
+        engine: "eager", "graph", "streams" or "compile".
         fallback: Why faster engines were not used although "auto" preferred them, or how the first steps of several
             processes differ from those of one; else None.
         processes: Number of processes that shared the batches; None for one.
@@ -153,24 +153,24 @@ def merged(sessions: tuple[Session, ...]) -> tuple[Session, ...]:
 
 @typed
 class Divergence:
-    """The first value of a run that was not finite.
+    """When a run's training loss was found to be not finite.
 
     Attributes:
         iteration: The iteration, counted from 1; the last one if only the final test failed.
         learning_rate: The learning rate of that iteration.
-        phase: The part of the iteration; None if a replay did not find it, or ran out of memory.
-        module: Name of the module with the first such output, gradient or parameter; "loss" for the loss.
+        phase, module: In older records, the part of the iteration and the module with the first such value; `iteration`
+            is then that of this value.
     """
 
     iteration: Natural
     learning_rate: float
-    phase: Literal["forward", "backward", "update", "test"] | None
-    module: Line | None
+    phase: Literal["forward", "backward", "update", "test"] | None = None
+    module: Line | None = None
 
     def __str__(self) -> str:
-        when = f"not finite from iteration {self.iteration:,} on, at learning rate {self.learning_rate:.3g}"
+        when = f"not finite at iteration {self.iteration:,}, at learning rate {self.learning_rate:.3g}"
         if self.phase is None:
-            return f"{when}; a replay did not find where"
+            return when
         parts = {"forward": "output", "backward": "gradient", "update": "parameters", "test": "output in the test"}
         return f"{when}; first in the {parts[self.phase]} of {self.module}"
 

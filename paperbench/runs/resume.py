@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Literal
@@ -105,12 +105,7 @@ def tensors_of(net: Net) -> Mapping[str, Tensor]:
 
 
 def newest_checkpoint(
-    run: PlannedRun,
-    directory: RunDirectory,
-    record: Record | None,
-    *,
-    allow_mixing: bool,
-    warn: Callable[[str], None],
+    run: PlannedRun, directory: RunDirectory, record: Record | None, warn: Callable[[str], None]
 ) -> Checkpoint | None:
     """Return the newest undamaged checkpoint of a run, or None if the run has not saved one yet.
 
@@ -120,8 +115,7 @@ def newest_checkpoint(
         run: The run to resume.
         directory: The run's directory.
         record: The run's record, if it exists.
-        allow_mixing: Whether a checkpoint of another numerics version or major version of torch is accepted.
-        warn: Called with a message for each damaged checkpoint, and if versions are mixed.
+        warn: Called with a message for each damaged checkpoint.
     """
     checkpoints = directory.checkpoints
     for file in checkpoints.newest_first():
@@ -148,7 +142,7 @@ def newest_checkpoint(
             raise ResumeError(
                 f"{file.path} {error}. Use the version that wrote it, delete it, or restart this run: {RESTART}."
             ) from error
-        _check_versions(file, checkpoint.facts.sessions[-1], allow_mixing, warn)
+        _check_versions(file, checkpoint.facts.sessions)
         if checkpoints.damaged():
             warn(f"resuming from {file.path.name}.")
         return checkpoint
@@ -169,19 +163,16 @@ def _has_complete_history(directory: RunDirectory, run: PlannedRun) -> bool:
     return bool(lines) and lines[-1].iteration >= run.recipe.iterations
 
 
-def _check_versions(file: CheckpointFile, session: Session, allow_mixing: bool, warn: Callable[[str], None]) -> None:
-    """Refuse a checkpoint of other versions, or warn about it if mixing is allowed."""
-    numerics, torch_version, differences = session.code.numerics, session.environment.torch, []
-    if numerics != NUMERICS_VERSION:
-        differences.append(f"numerics version {numerics} (this is {NUMERICS_VERSION})")
-    if major_version(torch_version) != major_version(torch.__version__):
-        differences.append(f"torch {torch_version} (this is {torch.__version__})")
-    if not differences:
-        return
-    made_by = f"{file.path} was trained by {' and '.join(differences)}"
-    if not allow_mixing:
-        raise ResumeError(
-            f"{made_by}. Resuming would mix versions. {RESTART}; `--incompatible continue` resumes it and marks it as "
-            "mixed, so that it is never pooled with other runs."
-        )
-    warn(f"{made_by}. The run is resumed and marked as mixed.")
+def _check_versions(file: CheckpointFile, sessions: Iterable[Session]) -> None:
+    """Refuse a checkpoint with a session of another numerics version or major version of torch."""
+    for session in sessions:
+        numerics, torch_version, differences = session.code.numerics, session.environment.torch, []
+        if numerics != NUMERICS_VERSION:
+            differences.append(f"numerics version {numerics} (this is {NUMERICS_VERSION})")
+        if major_version(torch_version) != major_version(torch.__version__):
+            differences.append(f"torch {torch_version} (this is {torch.__version__})")
+        if differences:
+            raise ResumeError(
+                f"{file.path} was trained by {' and '.join(differences)}. Resuming would mix versions. Resume with the "
+                f"versions that began the run, or restart it: {RESTART}."
+            )

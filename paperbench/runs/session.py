@@ -1,4 +1,4 @@
-"""A session, the part of a run that one process trains: resume, train, log, save, locate divergence, finish."""
+"""A session, the part of a run that one process trains: resume, train, log, save, finish."""
 
 from __future__ import annotations
 
@@ -23,18 +23,10 @@ from paperbench.runs.limits import Limits
 from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import DataFacts, Divergence, Files, Measured, Record, Result, Session, Status, merged
-from paperbench.runs.resume import (
-    RESTART,
-    Checkpoint,
-    CheckpointError,
-    CheckpointFacts,
-    ResumeError,
-    newest_checkpoint,
-)
+from paperbench.runs.resume import RESTART, Checkpoint, CheckpointFacts, ResumeError, newest_checkpoint
 from paperbench.runs.store import RunDirectory
 from paperbench.runs.weights import weights_bytes
 from paperbench.specs.recipe import Recipe
-from paperbench.training.divergence import Origin, find_in_test, find_in_training, has_finite_state
 from paperbench.training.engine import BIT_EQUAL, EngineChoice, EngineError, EngineName, engine_candidates
 from paperbench.training.evaluation import EvaluationMetrics
 from paperbench.training.memory import is_out_of_memory, release_memory
@@ -56,7 +48,6 @@ class RunSession:
         lease: The run's lease, which this process holds.
         record: The run's record, if it exists.
         engine: Name of the engine to train with, or "auto".
-        allow_mixing: Whether to resume from another numerics version or major version of torch.
         recompute: Whether the backward pass recomputes the residual units, to save memory.
         processes: Those that train the run together; this is number 0.
 
@@ -75,7 +66,6 @@ class RunSession:
         record: Record | None,
         *,
         engine: str,
-        allow_mixing: bool,
         limits: Limits,
         observer: Observer,
         recompute: bool = False,
@@ -85,7 +75,7 @@ class RunSession:
         self._limits, self._observer, self._processes = limits, observer, processes
         self._started = time.monotonic()
         warn = partial(observer.warned, run)
-        checkpoint = newest_checkpoint(run, directory, record, allow_mixing=allow_mixing, warn=warn)
+        checkpoint = newest_checkpoint(run, directory, record, warn)
         facts = checkpoint.facts if checkpoint else None
         self._earlier_sessions = merged(facts.sessions) if facts else ()
         self.history = list(facts.history) if facts else []
@@ -150,7 +140,9 @@ class RunSession:
             self._observer.checking(self.run, engine, self._processes.count)
             problem = engine_error(trainer, engine, self._limits.raise_if_signalled)
             if problem and engine != "eager":
-                raise EngineError(f"The first steps of engine {engine} are wrong on this machine ({problem})")
+                raise EngineError(
+                    f"The first steps of engine {engine} are not those of eager on this machine ({problem})"
+                )
             if problem:
                 what = f"the first steps in {self._processes.count} processes are not those of one ({problem})"
                 if not is_mixed or engine_error(trainer, engine, self._limits.raise_if_signalled, is_exact=False):
@@ -223,7 +215,7 @@ class RunSession:
             if self._slow_periods == _SLOW_PERIODS:
                 self._observer.warned(self.run, advice)
         if not math.isfinite(window.loss):
-            self.divergence = self._divergence(self._find_divergence())
+            self.divergence = self._divergence()
         elif is_test_due:
             began = time.monotonic()
             tested = self.trainer.test(self._limits.raise_if_signalled)
@@ -265,8 +257,7 @@ class RunSession:
         self.directory.write_history(self.history)
         record = self._record("diverged" if self.divergence else "partial", checkpoint)
         self.directory.write_record(record)
-        if self.divergence or has_finite_state(self.trainer):  # else an older one is needed to locate it
-            self.directory.checkpoints.prune(checkpoint, keep_previous=not self.divergence)
+        self.directory.checkpoints.prune(checkpoint, keep_previous=not self.divergence)
         self._saved_at = time.monotonic()
         self._save_seconds = self._saved_at - started
         return record, checkpoint
@@ -299,56 +290,15 @@ class RunSession:
             weights_sha256 = sha256(weights).hexdigest()
             self.directory.write_weights(weights)
         else:  # the last update broke the net, after the last training loss
-            self.divergence = self._divergence(find_in_test(self.trainer, self._limits.raise_if_signalled))
+            self.divergence = self._divergence()
             self.directory.remove_weights()
         record = self._record("finished" if result else "diverged", checkpoint, result, weights_sha256)
         self.directory.write_record(record)
         self.directory.checkpoints.prune(checkpoint, keep_previous=False)
         return record
 
-    def _find_divergence(self) -> Origin | None:
-        """Find the first value that is not finite; return None if a replay does not find it.
-
-        The replay starts from the newest finite checkpoint, or from the beginning. It checks all values from the
-        iteration of the last history line on: that loss was finite, but the update after it may not have been.
-
-        Restores the state of the trainer.
-
-        Raises:
-            Interrupted: A signal arrived; another session can search again.
-        """
-        self._observer.warned(self.run, "a training loss is not finite; replaying to find the first such value")
-        present = {name: tensor.clone() for name, tensor in self.trainer.state_dict().items()}
-        try:
-            self._load_finite_state()
-            while self.trainer.iteration < self._last_logged - 1:
-                self._limits.raise_if_signalled()
-                self.trainer.step()
-            return find_in_training(self.trainer, int(present["iteration"]), self._limits.raise_if_signalled)
-        except (MemoryError, RuntimeError) as error:  # the run has diverged even if the replay fails
-            if not is_out_of_memory(error):
-                raise
-            self._observer.warned(self.run, "the memory is not sufficient to find the first such value")
-            return None
-        finally:
-            self.trainer.load_state_dict(present)
-
-    def _load_finite_state(self) -> None:
-        """Load the newest checkpoint whose values are all finite, or the initial state."""
-        for file in self.directory.checkpoints.newest_first():
-            try:
-                self._load(Checkpoint.from_bytes(file.read(), self.run.id).state)
-            except (RunError, CheckpointError):  # try an older one
-                continue
-            if has_finite_state(self.trainer):
-                return
-        self.trainer.load_state_dict(self._untrained(engine="eager", processes=ALONE).state_dict())
-
-    def _divergence(self, origin: Origin | None) -> Divergence:
-        """Return the divergence with its learning rate."""
-        iteration = origin.iteration if origin else self.trainer.iteration
-        rate = self.run.recipe.rate_at(iteration - 1)
-        return Divergence(iteration, rate, origin.phase if origin else None, origin.module if origin else None)
+    def _divergence(self) -> Divergence:
+        return Divergence(self.trainer.iteration, self.run.recipe.rate_at(self.trainer.iteration - 1))
 
     def _load(self, state: dict[str, Tensor]) -> None:
         try:

@@ -210,11 +210,6 @@ class Store:
             refuse_links(path.parent, path)
         return RunDirectory(path, Writer(guard) if guard else UNGUARDED)
 
-    def find(self, name: str) -> RunDirectory | None:
-        """Return the directory of a run, given its id or its directory; None if there is no record."""
-        found = RunDirectory(Path(name).absolute()), self.directory(name)
-        return next((one for one in found if one.record_file.exists()), None)
-
     def readable_record(self, run_id: str) -> Record | None:
         """Return a run's record; None if it does not exist or cannot be read."""
         try:

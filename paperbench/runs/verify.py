@@ -108,8 +108,6 @@ def _verify_run(directory: RunDirectory, datasets: Mapping[str, Dataset]) -> Ver
         return VerifiedRun("unreadable", [str(error), *_checkpoint_problems(directory, None)], remarks)
     if record is None:
         return VerifiedRun("no record yet", list(_checkpoint_problems(directory, None)), remarks)
-    if record.is_mixed:
-        remarks.append(f"{record.run} mixes versions of the numerics or of torch, so it is never pooled.")
     data = datasets.get(record.data.fingerprint)
     if data and record.data.is_comparable and not DataFacts.of(data).is_comparable:
         remarks.append(f"{record.run} is said to be trained on the original data. Those at hand may be others.")

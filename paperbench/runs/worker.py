@@ -19,11 +19,12 @@ from paperbench.runs.record import Record
 from paperbench.runs.resume import ResumeError
 from paperbench.runs.session import RunSession
 from paperbench.runs.store import RunDirectory, Store
+from paperbench.training.engine import groups_at_once
 from paperbench.training.memory import is_out_of_memory, memory_free, memory_needed, release_memory
 from paperbench.training.processes import ALONE, Processes
 from paperbench.training.trainer import NUMERICS_VERSION
 
-Incompatible = Literal["refuse", "restart", "continue"]
+Incompatible = Literal["refuse", "restart"]
 """What to do with a run that other versions began, or that has no readable checkpoint."""
 
 
@@ -203,7 +204,8 @@ class Worker:
 
     def _has_to_recompute(self, run: PlannedRun) -> bool:
         """Whether a training step fits into the free memory only if it recomputes units; if so, tell the observer."""
-        training, free = (run.net, run.recipe, run.spec.precision, run.side), memory_free(self._device)
+        at_once = groups_at_once(self._engine, run.recipe, self._processes.share)
+        training, free = (run.net, run.recipe, run.spec.precision, run.side, at_once), memory_free(self._device)
         needed = memory_needed(*training)
         if free is None or needed <= free:
             return False
@@ -219,7 +221,7 @@ class Worker:
             return True
         needs += f" ({format_bytes(less)} with its residual units recomputed"
         if run.spec.precision != "bf16":
-            in_bf16 = memory_needed(run.net, run.recipe, "bf16", run.side, recompute=True)
+            in_bf16 = memory_needed(run.net, run.recipe, "bf16", run.side, at_once, recompute=True)
             needs += f", {format_bytes(in_bf16)} in bf16 as well"
         raise RunError(f"{needs}), and {has}. {self._memory_advice(run, self._engine)}")
 
@@ -229,8 +231,8 @@ class Worker:
         advice = [f"free memory on {self._device} (stop other programs there)", "choose a larger device (`--device`)"]
         if run.spec.precision != "bf16":
             advice.append("choose `--precision bf16`, which halves the activations but counts as another experiment")
-        if engine == "compile" and group < run.recipe.batch_size and not run.recipe.photographs:
-            # The other engines take a batch group by group, as `compile` does with photographs.
+        if engine in ("compile", "streams") and group < run.recipe.batch_size and not run.recipe.photographs:
+            # The other engines take a batch group by group, as these two do with photographs.
             other = "graph" if self._device.type == "cuda" else "eager"
             advice.append(
                 f"choose `--engine {other}`, which keeps activations of {group} images, not {run.recipe.batch_size}"
@@ -250,7 +252,6 @@ class Worker:
             lease,
             self._device,
             engine=self._engine,
-            allow_mixing=self._incompatible == "continue",
             limits=self._limits,
             observer=self._observer,
             recompute=recompute,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paperbench.catalogue import DATASETS, NETS, Net, resolve, tags
 from paperbench.specs.expected import Defaults, ExpectedCell
@@ -54,6 +54,18 @@ class Cell:
     def number(self) -> float | None:
         """The published test error in percent, or None if the paper prints no number."""
         return self.expected.value if isinstance(self.expected.value, float) else None
+
+    @property
+    def published(self) -> ExpectedCell:
+        """The published result with the number of runs and, if it is a number, its tolerance."""
+        if self.expected.value == "unprinted":
+            return self.expected
+        return replace(
+            self.expected,
+            statistic=self.expected.statistic or self.defaults.statistic,
+            n=self.published_runs,
+            tolerance=self.tolerance if self.number is not None else None,
+        )
 
     @property
     def id(self) -> str:

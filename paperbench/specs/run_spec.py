@@ -9,7 +9,7 @@ from typing import Any, Literal
 from paperbench.typed import Line, typed
 
 Precision = Literal["fp32", "tf32", "bf16-fp32-stream", "bf16"]
-"""Training precisions, the most precise first."""
+"""Training precisions, the most precise first. Only old records have `bf16-fp32-stream`."""
 
 
 @typed

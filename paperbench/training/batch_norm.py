@@ -111,10 +111,15 @@ class BatchNormAverages:
             assert layer.running_var is not None  # noqa: S101
             self._averages += [layer.running_mean, layer.running_var]
 
+    @property
+    def statistics(self) -> list[Tensor]:
+        """The statistics of the last batch in training, (groups, C) each."""
+        return [part for layer in self._layers for part in (layer.means, layer.variances)]
+
     @torch.no_grad()
     def last_batch(self) -> Tensor:
         """Return the statistics of the last batch in training, a row per group: (groups, values). Clears them."""
-        parts = [part for layer in self._layers for part in (layer.means, layer.variances)]
+        parts = self.statistics
         rows = torch.cat(parts, dim=1)
         torch._foreach_zero_(parts)  # with a weight of 0, torch's kernel would add what is not finite to the next ones
         return rows

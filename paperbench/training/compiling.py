@@ -27,7 +27,7 @@ MAX_KINDS = 64
 """Maximum number of kinds of units per net. A net has two or three per stage; torch's default limit is eight."""
 
 
-def compile_units(module: nn.Module, backend: str = "inductor", *, combo_kernels: bool = False) -> None:
+def compile_units(module: nn.Module, backend: str = "inductor") -> None:
     """Compile the residual units of a net, each on its first call.
 
     From then on, a unit that torch cannot compile as a whole is an error; by default torch would silently fall back to
@@ -36,7 +36,6 @@ def compile_units(module: nn.Module, backend: str = "inductor", *, combo_kernels
     Args:
         module: The net, changed in place.
         backend: The backend of torch.compile.
-        combo_kernels: Whether Inductor joins independent kernels. Fewer kernels, but not yet measured on a GPU.
     """
     # torch counts the kinds of all nets in a process together. Resetting the count would also unload the Triton
     # kernels of earlier nets, which their captured graphs still launch.
@@ -44,8 +43,7 @@ def compile_units(module: nn.Module, backend: str = "inductor", *, combo_kernels
     config.recompile_limit += MAX_KINDS
     config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, config.recompile_limit)
     # Otherwise Inductor chooses among kernels by timing them, in each process again, and they round differently.
-    inductor: dict[str, Any] = {"deterministic": True, "combo_kernels": combo_kernels}
-    options = inductor if backend == "inductor" else None
+    options: dict[str, Any] | None = {"deterministic": True} if backend == "inductor" else None
     with _children_in_own_sessions():  # importing Inductor starts its workers
         for unit in module.modules():
             if isinstance(unit, ResidualUnit):
@@ -69,7 +67,7 @@ class CompiledStep:
 
     def __init__(self, step: Step) -> None:
         self._step, self._is_compiled = step, False
-        self.update = step.update
+        self.update, self.clear_gradients = step.update, step.clear_gradients
 
     def compute(self, choices: Choices, images: int | None = None) -> None:
         if self._is_compiled:

@@ -4,6 +4,7 @@
 |-----------|----------------------------------------------------------------------------------------------|
 | `eager`   | one operation after another, on CPUs and GPUs; the reference for the others                  |
 | `graph`   | the same operations, captured once as a CUDA graph and replayed: bit-identical to `eager`    |
+| `streams` | like `graph`, but the batch-norm groups of a step side by side: bit-identical to `eager`     |
 | `compile` | compiled residual units, all batch-norm groups at once; on GPUs also captured like `graph`   |
 
 An engine only decides how a step runs. `training.step.TrainingStep` defines the computation, and the trainer owns all
@@ -21,18 +22,20 @@ import torch
 
 from paperbench.data.feed import Feed
 from paperbench.data.loader import Choices
+from paperbench.data.share import Share
 from paperbench.errors import PaperbenchError, RunError, nearest, summarize_error
+from paperbench.specs.recipe import Recipe
 from paperbench.training.device import ELSEWHERE
 
 if TYPE_CHECKING:
     from paperbench.training.processes import Processes
 
-EngineName = Literal["eager", "graph", "compile"]
+EngineName = Literal["eager", "graph", "streams", "compile"]
 
 ENGINES: tuple[EngineName, ...] = get_args(EngineName)
 """All engines, the slowest on a GPU first."""
 
-BIT_EQUAL: frozenset[str] = frozenset({"eager", "graph"})
+BIT_EQUAL: frozenset[str] = frozenset({"eager", "graph", "streams"})
 """Engines whose results are equal bit for bit."""
 
 COMPILE_MIN_ITERATIONS = 10_000
@@ -47,7 +50,10 @@ class EngineError(RunError):
     """
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"{reason}. Choose another engine, such as `--engine eager`.")
+        super().__init__(
+            f"{reason}. A new run takes the fastest engine that works with `--engine auto`; every run can use "
+            "`--engine eager`."
+        )
         self.reason = reason
 
 
@@ -63,6 +69,7 @@ class Step(Protocol):
 
     def compute(self, choices: Choices, images: int | None = None) -> None: ...
     def update(self) -> None: ...
+    def clear_gradients(self) -> None: ...
 
 
 class EagerEngine:
@@ -103,9 +110,11 @@ class EngineChoice:
 def available_engines(device: torch.device) -> dict[EngineName, str | None]:
     """Return for every engine None if it works on the device, else the reason why it does not."""
     on_gpu = device.type == "cuda"
+    no_graph = None if on_gpu else "CUDA graphs need an NVIDIA GPU"
     return {
         "eager": None,
-        "graph": None if on_gpu else "CUDA graphs need an NVIDIA GPU",
+        "graph": no_graph,
+        "streams": no_graph,
         "compile": _why_no_triton(device) if on_gpu else _why_no_cpp_compiler(),
     }
 
@@ -149,8 +158,17 @@ def engine_candidates(
         best = EngineChoice("graph", f"compiling is not available: {why_not}")
     else:
         best = EngineChoice("compile", f"compiling is expected to pay off over {iterations:,} iterations")
-    slower = ENGINES[: ENGINES.index(best.name)]
+    slower = [name for name in ENGINES[: ENGINES.index(best.name)] if name != "streams"]  # which nobody has measured
     return [best, *(EngineChoice(name, "the faster engines failed") for name in reversed(slower))]
+
+
+def groups_at_once(engine: str, recipe: Recipe, share: Share) -> int:
+    """Return how many of a process's batch-norm groups are in memory together: one, but for `streams`.
+
+    Those of photographs fill a GPU one by one, and its memory at once.
+    """
+    groups = len(share.group_sizes(recipe, recipe.batch_size))
+    return groups if engine == "streams" and not recipe.photographs else 1
 
 
 def _why_no_triton(device: torch.device) -> str | None:

@@ -20,7 +20,6 @@ from paperbench.data.dataset import Pixels
 from paperbench.errors import PaperbenchError, listing, nearest, summarize_error
 from paperbench.files import MAX_TENSOR_FILE_BYTES, format_read_error, read_at_most
 from paperbench.models import ResidualNet
-from paperbench.specs.mapping import StateMapping
 from paperbench.specs.recipe import Evaluation
 from paperbench.tensor_file import read_tensor_file
 from paperbench.training.memory import is_out_of_memory
@@ -61,8 +60,47 @@ _ENTRIES = (
 """Entries of checkpoints and beginnings of names, in the order of preference. Those with "ema" are averages."""
 _MAX_DEPTH = 8
 _MAX_TENSORS = 100_000  # ours have up to 60,000
-_MAX_MAPPED = 10_000  # ResNet-1202 has 7,208
+_NAMES = {
+    r"^conv1\.": "stem.conv.",
+    r"^bn1\.": "stem.bn.",
+    **{rf"^layer{stage + 1}\.(\d+)\.": rf"stages.{stage}.\1.residual." for stage in range(3)},
+    r"\.residual\.downsample\.0\.": ".shortcut.conv.",
+    r"\.residual\.downsample\.1\.": ".shortcut.bn.",
+    r"^linear\.": "fc.",
+}
+"""Parts of the names that others have given to the tensors of our nets for CIFAR, and ours."""
 _REMEDY = "Save only the tensors: `torch.save(model.state_dict(), FILE)`."
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """What differs, beside `_NAMES`, between the nets of a repository and ours.
+
+    Attributes:
+        inputs: Mean and standard deviation of the net's input by data set, for pixels in [0, 1].
+        arguments: Arguments of our net that make it theirs.
+        pads_both_sides: Whether option A adds half of the zero channels before the others, and not all behind them.
+    """
+
+    inputs: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]
+    arguments: Mapping[str, str]
+    pads_both_sides: bool = False
+
+
+_CIFAR10 = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
+IMPLEMENTATIONS = {
+    # github.com/akamaster/pytorch_resnet_cifar10, resnet.py and trainer.py: files of the directory pretrained_models
+    "akamaster": Implementation({"cifar10": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))}, {}, pads_both_sides=True),
+    # github.com/bearpaw/pytorch-classification, models/cifar/resnet.py and cifar.py: bottleneck nets, of which older
+    # code counts the depths as 6n+2, so that its "ResNet-110" has 164 layers
+    "bearpaw_resnet": Implementation({"cifar10": _CIFAR10, "cifar100": _CIFAR10}, {"stride_in": "middle"}),
+    # github.com/chenyaofo/pytorch-cifar-models, resnet.py, logs/cifar10 and logs/cifar100: ResNet-20 to 56
+    "chenyaofo": Implementation(
+        {"cifar10": _CIFAR10, "cifar100": ((0.5070, 0.4865, 0.4409), (0.2673, 0.2564, 0.2761))},
+        {"shortcut_option": "B"},
+    ),
+}
+"""Repositories whose weights `--mapping` turns into those of our nets."""
 
 
 def read_state(file: Path) -> tuple[dict[str, Tensor], dict[str, str], str]:
@@ -117,20 +155,16 @@ def _state_dict(state: dict[str, Any]) -> tuple[dict[str, Tensor], str]:
     return tensors, f" (its {'.'.join(path)}, {'' if is_average else 'not '}averaged{note})"
 
 
-def load_state(
-    model: nn.Module, tensors: Mapping[str, Tensor], file: Path, mapping: StateMapping | None = None
-) -> None:
+def load_state(model: nn.Module, tensors: Mapping[str, Tensor], file: Path, mapping: str | None = None) -> None:
     """Load weights into a net, if all names and shapes are its own.
 
     Args:
         file: Where the weights are from.
-        mapping: What turns those of another implementation into those of this net, which is ours.
+        mapping: The one of `IMPLEMENTATIONS` that they are from, if this net is ours.
     """
-    if mapping and len(tensors) > _MAX_MAPPED:
-        raise PaperbenchError(f"{file} has over {_MAX_MAPPED:,} tensors, too many for a mapping. Name another file.")
-    renamed = {mapping.renamed(name) if mapping else name: value for name, value in tensors.items()}
-    if mapping and len(renamed) < len(tensors):
-        raise PaperbenchError(f"Mapping {mapping.mapping} gives several tensors of {file} one name. Correct its names.")
+    renamed = {_renamed(name) if mapping else name: value for name, value in tensors.items()}
+    if len(renamed) < len(tensors):
+        raise PaperbenchError(f"Mapping {mapping} gives several tensors of {file} one name. Name another file.")
     try:
         model.load_state_dict(renamed)
     except Exception as error:  # of a net of another library
@@ -139,15 +173,19 @@ def load_state(
             f"{file} does not fit the net and the classes of the data set: {text}. Name the net and the data set that "
             "it belongs to or, for another implementation of one of our nets, a mapping (--mapping)."
         ) from error
-    if mapping and mapping.shortcut_padding == "both":
+    if mapping and IMPLEMENTATIONS[mapping].pads_both_sides:
         assert isinstance(model, ResidualNet)  # noqa: S101
-        if (model.net.shortcut, model.net.shortcut_option) != ("identity", "A"):
-            raise PaperbenchError(f"Mapping {mapping.mapping} is for nets whose shortcuts are padded with zeros.")
         state = model.state_dict()
         for beginning, dim, order in _reordered(model.net):
             for name, tensor in state.items():
                 if name.startswith(beginning) and tensor.dim() > dim:
                     tensor.copy_(tensor.index_select(dim, torch.tensor(order)))
+
+
+def _renamed(name: str) -> str:
+    for theirs, ours in _NAMES.items():
+        name = re.sub(theirs, ours, name)
+    return name
 
 
 def _reordered(net: Net) -> Iterator[tuple[str, int, list[int]]]:
@@ -160,15 +198,13 @@ def _reordered(net: Net) -> Iterator[tuple[str, int, list[int]]]:
     for unit in units(net):
         name = f"stages.{unit.stage}.{unit.index}"
         order = order or list(range(unit.in_channels))
-        yield f"{name}.preactivation.", 0, order
         yield f"{name}.residual.conv1.", 1, order
         if before := (unit.out_channels - unit.in_channels) // 2:
             kept = [before + channel for channel in order]
             order = kept + sorted(set(range(unit.out_channels)) - set(kept))
         last = len(unit.weight_layers)
-        for part in (f"residual.conv{last}.", f"residual.bn{last}.", "after_addition."):
+        for part in (f"residual.conv{last}.", f"residual.bn{last}."):
             yield f"{name}.{part}", 0, order
-    yield "tail.", 0, order
     yield "fc.weight", 1, order
 
 
@@ -191,7 +227,7 @@ def library_net(
         if is_out_of_memory(error) or isinstance(error, PaperbenchError):
             raise
         raise PaperbenchError(
-            f"{name} cannot be had: {summarize_error(error)}. If the network is the reason, download the weights "
+            f"Could not load {name}: {summarize_error(error)}. If the network is the reason, download the weights "
             "elsewhere and name the file with --weights."
         ) from error
     if found != classes:

@@ -8,8 +8,9 @@ small images. Then the host does nothing but launch; photographs it copies to th
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from paperbench.training.engine import EngineError, Step
 from paperbench.training.memory import is_out_of_memory
 from paperbench.training.processes import Processes
 
+Result = TypeVar("Result")
 Work = Callable[[], object]
 """Operations on existing tensors."""
 
@@ -29,9 +31,13 @@ _BROKEN_CAPTURE = ("previous error during capture", "invalidated")
 
 
 @cache
-def _stream_on(device: torch.device) -> torch.cuda.Stream:
-    """Return the stream of all warm-ups and captures: cuBLAS keeps 32 MiB per stream and thread, for good."""
-    return torch.cuda.Stream(device)
+def _stream_beside(current: torch.cuda.Stream, number: int = 0) -> torch.cuda.Stream:  # noqa: ARG001  (of the cache)
+    """Return the stream of all warm-ups and captures by those who compute on the current stream, or of their branches.
+
+    cuBLAS keeps 32 MiB per stream and thread, for good. All graphs captured on a stream compute in the same 32 MiB, so
+    only those of different current streams may be replayed at the same time.
+    """
+    return torch.cuda.Stream(current.device)
 
 
 class CudaCapture:
@@ -41,33 +47,47 @@ class CudaCapture:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = _stream_on(device)
 
     def warm_up(self, work: Work) -> None:
         """Run the work a few times, so that libraries choose algorithms and allocate workspaces."""
-        before = torch.cuda.current_stream(self._device)
-        self._stream.wait_stream(before)
-        with torch.cuda.stream(self._stream):
-            for _ in range(self.WARM_UPS):
-                work()
-        before.wait_stream(self._stream)
+        self.side_by_side([lambda: [work() for _ in range(self.WARM_UPS)]])
 
     def record(self, work: Work) -> Work:
         """Capture the work and return its replay, on the same memory. Capturing changes no tensor."""
         gc.collect()  # reference cycles of earlier trainings must not be freed during the capture
-        graph = torch.cuda.CUDAGraph()
-        generator = torch.cuda.default_generators[self._stream.device_index]
+        graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
+        generator = torch.cuda.default_generators[before.device_index]
         random_state = generator.clone_state()
         # After a failed capture, torch 2.11 leaves its stream current and the random generator in the capture.
-        with torch.cuda.device(self._device), torch.cuda.stream(torch.cuda.current_stream(self._device)):
+        with torch.cuda.device(self._device), torch.cuda.stream(before):
             try:
-                with torch.cuda.graph(graph, stream=self._stream):
+                # "global" would let any CUDA call of another thread, such as one that pins memory, break the capture
+                with torch.cuda.graph(graph, stream=_stream_beside(before), capture_error_mode="thread_local"):
                     work()
             except BaseException:
                 generator.graphsafe_set_state(random_state)
                 raise
         replay: Work = graph.replay
         return replay
+
+    def side_by_side(self, calls: Iterable[Callable[[], Result]]) -> list[Result]:
+        """Do the calls on a stream each, beside the current one, which goes on when all are done; return their results.
+
+        No call may write what another uses. The allocator gives memory freed on a stream to that stream only, so no
+        call gets another's. What the current stream allocated for the calls must stay alive until this returns.
+        """
+        before = torch.cuda.current_stream(self._device)
+        results, streams = [], []
+        try:
+            for number, call in enumerate(calls):
+                streams.append(_stream_beside(before, number))
+                streams[-1].wait_stream(before)
+                with torch.cuda.stream(streams[-1]):
+                    results.append(call())
+        finally:  # a capture with a stream that nobody waits for would hide the error
+            for stream in streams:
+                before.wait_stream(stream)
+        return results
 
 
 class _Schedule:
@@ -120,7 +140,6 @@ class GraphEngine:
 
     Args:
         state: All tensors that a step changes.
-        clear_gradients: Frees the gradients that a step leaves behind.
     """
 
     def __init__(
@@ -129,12 +148,11 @@ class GraphEngine:
         batches: Feed,
         iterations: int,
         state: Sequence[Tensor],
-        clear_gradients: Callable[[], None],
         capture: CudaCapture,
         processes: Processes,
     ) -> None:
         self._processes = processes
-        self._step, self._state, self._clear_gradients, self._capture = step, state, clear_gradients, capture
+        self._step, self._state, self._capture = step, state, capture
         self._iterations, self._batches = iterations, batches
         schedule = batches.schedule(iterations)
         self._inputs: _Schedule | _Copies | None = None if schedule is None else _Schedule(schedule)
@@ -175,7 +193,7 @@ class GraphEngine:
         try:
             with torch.random.fork_rng([device] if device.type == "cuda" else []):
                 self._capture.warm_up(warm_up)
-                self._clear_gradients()  # the graph has memory of its own
+                self._step.clear_gradients()  # the graph has memory of its own
                 return self._capture.record(work)
         except RuntimeError as error:
             raise _clear_error(error) from error

@@ -22,7 +22,7 @@ from paperbench.catalogue import FAMILIES, Net
 from paperbench.models import ResidualNet
 from paperbench.specs.recipe import Recipe
 from paperbench.specs.run_spec import Precision
-from paperbench.training.precision import autocast, set_arithmetic
+from paperbench.training.precision import autocast
 
 _OUT_OF_MEMORY_MESSAGES = ("out of memory", "can't allocate memory", "ALLOC_FAILED", "could not create a primitive")
 """Parts of the messages of plain RuntimeErrors raised by CUDA, by torch on CPUs, by cuDNN or cuBLAS, and by oneDNN."""
@@ -51,38 +51,18 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def step_memory(
-    net: Net,
-    batch_size: int,
-    precision: Precision,
-    device: torch.device,
-    *,
-    side: int | None = None,
-    grad_checkpointing: bool = False,
+    net: Net, batch_size: int, precision: Precision, *, side: int | None = None, recompute: bool = False
 ) -> int:
-    """Return the peak memory, in bytes, of a training step on a batch that goes through the net at once.
+    """Return the peak, in bytes, of the tensors of a training step on a batch that goes through the net at once.
 
-    Includes parameters, gradients, momentum, images and the activations kept for the backward pass.
+    Computes nothing. Includes parameters, gradients, momentum, images and the activations kept for the backward pass.
 
     Args:
-        device: On "cuda", runs a step and reads the peak from the allocator. On "cpu", computes nothing: adds up the
-            tensors that a step would allocate, without the workspace of its kernels.
         side: Of the images, in pixels; by default that of the net's family.
-        grad_checkpointing: Whether the net recomputes its units; see `ResidualNet.set_grad_checkpointing`.
-
-    Raises:
-        torch.OutOfMemoryError: The GPU has too little memory.
+        recompute: Whether the net recomputes its units; see `ResidualNet.set_grad_checkpointing`.
     """
-    step = net, batch_size, precision, device, side or FAMILIES[net.family].size, grad_checkpointing
-    if device.type == "cuda":
-        set_arithmetic(precision)
-        torch.cuda.empty_cache()
-        before: int = torch.cuda.memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        _run_step(*step)
-        peak: int = torch.cuda.max_memory_allocated(device)
-        return peak - before
     with FakeTensorMode(), _MemoryCounter() as counter:
-        _run_step(*step)
+        _run_step(net, batch_size, precision, side or FAMILIES[net.family].size, recompute=recompute)
     return int(counter.peak)
 
 
@@ -98,21 +78,28 @@ def _group_memory(net: Net, group: int, precision: Precision, side: int | None, 
             for i in (1, 0)
         )
         return more + (number - start) * (more - few)
-    return step_memory(net, group, precision, torch.device("cpu"), side=side, grad_checkpointing=recompute)
+    return step_memory(net, group, precision, side=side, recompute=recompute)
 
 
 def memory_needed(
-    net: Net, recipe: Recipe, precision: Precision, side: int | None = None, *, recompute: bool = False
+    net: Net,
+    recipe: Recipe,
+    precision: Precision,
+    side: int | None = None,
+    at_once: int = 1,
+    *,
+    recompute: bool = False,
 ) -> int:
     """Return about how many bytes the least demanding engine needs, which keeps one batch-norm group's activations.
 
     Args:
         side: Of the images, in pixels; by default that of the net's family; photographs have the recipe's crops.
+        at_once: Of how many groups an engine keeps activations and gradients; see `engine.groups_at_once`.
         recompute: Whether the backward pass recomputes the residual units.
     """
     group, photographs = recipe.batch_norm.group, recipe.photographs
     side = photographs.crop if photographs else side
-    needed = _group_memory(net, group, precision, side, recompute=recompute)
+    needed = at_once * _group_memory(net, group, precision, side, recompute=recompute)
     # `TreeSum` has as many sums, when the last group comes, as the number of groups before has binary ones.
     sums = max(groups.bit_count() for groups in range(recipe.groups))
     needed += 4 * parameters(net) * sums
@@ -141,18 +128,15 @@ def release_memory(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def _run_step(
-    net: Net, batch_size: int, precision: Precision, device: torch.device, side: int, grad_checkpointing: bool
-) -> None:
-    with device:
-        model = ResidualNet(net)
-        model.set_grad_checkpointing(grad_checkpointing, net.has_noise)
-        momentum = [torch.zeros_like(parameter) for parameter in model.parameters()]
-        images = torch.zeros(batch_size, net.in_chans, side, side).to(memory_format=torch.channels_last)
-        labels = torch.zeros(batch_size, dtype=torch.long)
-        with autocast(precision, device):
-            logits = model(images).float()
-        F.cross_entropy(logits, labels).backward()
+def _run_step(net: Net, batch_size: int, precision: Precision, side: int, *, recompute: bool) -> None:
+    model = ResidualNet(net)
+    model.set_grad_checkpointing(recompute, net.has_noise)
+    momentum = [torch.zeros_like(parameter) for parameter in model.parameters()]
+    images = torch.zeros(batch_size, net.in_chans, side, side).to(memory_format=torch.channels_last)
+    labels = torch.zeros(batch_size, dtype=torch.long)
+    with autocast(precision, torch.device("cpu")):
+        logits = model(images).float()
+    F.cross_entropy(logits, labels).backward()
     del momentum
 
 

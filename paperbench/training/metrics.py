@@ -38,13 +38,8 @@ class MetricAccumulator:
         """Add the number of these images, which the host knows."""
         self._images += images
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no image was added since the last reset. `compute` is undefined then."""
-        return self._images == 0
-
     def compute(self) -> TrainingMetrics:
-        """Return the means since the last reset. Waits for the device."""
+        """Return the means since the last reset, of at least one image. Waits for the device."""
         return TrainingMetrics(self._loss.item() / self._images, 100 * self._wrong.item() / self._images)
 
     def reset(self) -> None:

@@ -1,20 +1,17 @@
-"""Arithmetic of a training: `fp32`, `tf32`, `bf16` and `bf16-fp32-stream`."""
+"""Arithmetic of a training: `fp32`, `tf32` and `bf16`."""
 
 from __future__ import annotations
 
 from typing import Any, get_args
 
 import torch
-from torch import Tensor, nn
 
 from paperbench.errors import PaperbenchError, nearest
-from paperbench.models import ResidualNet
-from paperbench.models.residual_unit import ResidualUnit
-from paperbench.models.shortcuts import Projection
 from paperbench.specs.run_spec import Precision
 from paperbench.training.device import ELSEWHERE
 
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+_REMOVED = "bf16-fp32-stream"
+PRECISIONS: tuple[Precision, ...] = tuple(name for name in get_args(Precision) if name != _REMOVED)
 
 
 def choose_precision(wanted: str | None, device: torch.device) -> Precision:
@@ -26,9 +23,11 @@ def choose_precision(wanted: str | None, device: torch.device) -> Precision:
     is_ampere = on_gpu and (device == ELSEWHERE or torch.cuda.get_device_capability(device) >= (8, 0))
     if wanted is None:
         return "tf32" if is_ampere else "fp32"
+    if wanted == _REMOVED:
+        raise PaperbenchError(f"Precision {wanted} was removed, and its results stay readable. Use bf16.")
     if wanted not in PRECISIONS:
         raise PaperbenchError(f"Unknown precision {wanted!r}. {nearest(wanted, PRECISIONS)}")
-    if not is_ampere and (wanted == "tf32" or (on_gpu and has_bf16(wanted))):
+    if not is_ampere and (wanted == "tf32" or (on_gpu and wanted == "bf16")):
         use = "Use fp32." if on_gpu else "Use fp32 or bf16."
         raise PaperbenchError(f"Precision {wanted} needs an NVIDIA GPU of the Ampere generation or later. {use}")
     return wanted
@@ -53,41 +52,9 @@ def set_arithmetic(precision: str) -> None:
     backends.cudnn.benchmark = False
 
 
-def memory_layout(precision: str, device: torch.device) -> torch.memory_format:
-    """Return the layout of images, weights and activations: channels_last, in which tensor cores compute.
-
-    On a GPU, float32 convolutions do without them and may lose by it, so they keep torch's default layout.
-    """
-    return torch.contiguous_format if device.type == "cuda" and precision == "fp32" else torch.channels_last
-
-
 def autocast(precision: str, device: torch.device) -> torch.autocast:
     """Return a context for forward passes: bfloat16 convolutions and activations under `bf16`, else no effect.
 
     Parameters, gradients, momentum, BN statistics and the loss stay in float32.
     """
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=has_bf16(precision), cache_enabled=False)
-
-
-def has_bf16(precision: str) -> bool:
-    """Whether convolutions compute in bfloat16."""
-    return precision in ("bf16", "bf16-fp32-stream")
-
-
-class _ToFloat32(nn.Module):
-    """Casts to float32."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.float()
-
-
-def keep_stream_in_fp32(model: ResidualNet) -> None:
-    """Keep the residual stream in float32, with bfloat16 inside the residual branches.
-
-    The stream sums up to a thousand rounded summands; here the sum itself is not rounded. Adding bfloat16 to float32
-    gives float32, so only the outputs of convolutions on the stream need a cast: those of the stem and of projections.
-    """
-    model.stem.add_module("widened", _ToFloat32())
-    for unit in model.modules():
-        if isinstance(unit, ResidualUnit) and isinstance(unit.shortcut, Projection):
-            unit.shortcut.add_module("widened", _ToFloat32())
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16", cache_enabled=False)

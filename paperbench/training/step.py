@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import cycle
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -16,6 +20,14 @@ from paperbench.training.processes import Processes
 from paperbench.training.tree_sum import TreeSum
 from paperbench.training.working_copy import DirectModel
 
+Group = tuple[Tensor, list[Tensor]]
+"""Results of a chunk of a batch: a row per batch-norm group, and the gradients."""
+
+
+def in_turn(calls: Iterable[Callable[[], Group]]) -> Iterator[Group]:
+    """Do one call after another, each when its result is asked for."""
+    return (call() for call in calls)
+
 
 class TrainingStep:
     """Gather, augment, forward, loss, backward; then update, and metrics.
@@ -24,14 +36,15 @@ class TrainingStep:
     the paper's two or eight GPUs did in parallel. BN's moving averages include every group, one after the other.
 
     Args:
-        working: The net or a working copy of it.
+        workings: The net or a working copy of it; or one for each chunk, all with the same weights.
         processes: Those that share the batch.
         at_once: Whether the net takes all groups at once, and tells them apart.
+        run: Does the work of all chunks, and returns their results in order.
     """
 
     def __init__(
         self,
-        working: DirectModel,
+        workings: Sequence[DirectModel],
         optimiser: MomentumSGD,
         metrics: MetricAccumulator,
         recipe: Recipe,
@@ -40,8 +53,9 @@ class TrainingStep:
         processes: Processes,
         *,
         at_once: bool = False,
+        run: Callable[[Iterable[Callable[[], Group]]], Iterable[Group]] = in_turn,
     ) -> None:
-        self._working, self._optimiser, self._metrics = working, optimiser, metrics
+        self._workings, self._run, self._optimiser, self._metrics = workings, run, optimiser, metrics
         self._recipe, self._batches, self._precision, self._at_once = recipe, batches, precision, at_once
         self._processes = processes
         self._rows: list[Tensor] = []
@@ -64,38 +78,48 @@ class TrainingStep:
         """
         images = images or self._recipe.batch_size
         batch = self._batches.make(choices)
-        self._working.refresh()
+        self._workings[0].refresh()
         weight = self._loss_weights.get(images)
         if weight is None:
             weight = self._loss_weights[images] = self._loss_weight(images)
         sizes = self._processes.share.group_sizes(self._recipe, images)
         chunks = [sum(sizes)] if self._at_once else list(sizes)
         self._rows, self._gradients, sums = [], [], TreeSum()  # frees the last batch's
-        for chunk, labels in zip(batch.images.split(chunks), batch.labels.split(chunks), strict=True):
-            # Gradients start from None for each chunk and are added in one call; autograd would add them one by one.
-            self._working.clear_gradients()
-            self._rows.append(self._backward(chunk, labels, weight))
-            sums.add(self._working.gradients())
+        parts = zip(batch.images.split(chunks), batch.labels.split(chunks), strict=True)
+        calls = [partial(self._backward, *one, weight) for one in zip(cycle(self._workings), parts)]
+        for row, gradients in self._run(calls):
+            self._rows.append(row)
+            sums.add(gradients)
         self._gradients = sums.total()
 
-    def _backward(self, images: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
+    def _backward(self, working: DirectModel, chunk: tuple[Tensor, Tensor], weight: Tensor) -> Group:
         """Compute the gradients of the chunk's share of the batch's mean loss, given the weight of one image in it.
 
         Returns:
             A row per group: its BN statistics, and the loss and number of errors; in the first row, those of the chunk.
+            The gradients.
         """
+        images, labels = chunk
+        # Gradients start from None for each chunk and are added in one call; autograd would add them one by one.
+        working.clear_gradients()
         with autocast(self._precision, self._device):
-            logits = self._working.module(images).float()
+            logits = working.module(images).float()
         smoothing = self._recipe.label_smoothing or 0.0
         loss = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
         loss.backward(weight)
-        statistics = self._working.averages.last_batch()
+        statistics = working.averages.last_batch()
         sums = torch.stack([loss.detach(), (logits.detach().argmax(1) != labels).sum()])
-        return torch.cat([statistics, F.pad(sums[None], (0, 0, 0, len(statistics) - 1))], dim=1)
+        row = torch.cat([statistics, F.pad(sums[None], (0, 0, 0, len(statistics) - 1))], dim=1)
+        return row, working.gradients()
 
     def update(self) -> None:
         """Add the gradients of all processes, and update parameters, moving averages and metrics."""
         for row in self._processes.gathered(torch.cat(self._rows)):
-            self._working.averages.move(row[:-2])
+            self._workings[0].averages.move(row[:-2])
             self._metrics.add(row[-2], row[-1])
         self._optimiser.step(self._processes.summed(self._gradients))
+
+    def clear_gradients(self) -> None:
+        """Free the gradients that the last step left behind."""
+        for working in self._workings:
+            working.clear_gradients()

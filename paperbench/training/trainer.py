@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
@@ -23,7 +23,7 @@ from paperbench.specs.recipe import Evaluation, Recipe
 from paperbench.tensor_file import check_fit
 from paperbench.training.batch_norm import TrainingBatchNorm2d
 from paperbench.training.compiling import CompiledStep, compile_units
-from paperbench.training.engine import EagerEngine, Engine, EngineName, ShortBatchEngine, Step
+from paperbench.training.engine import EagerEngine, Engine, EngineName, ShortBatchEngine, Step, groups_at_once
 from paperbench.training.evaluation import (
     EvaluationMetrics,
     as_memory_allows,
@@ -35,9 +35,9 @@ from paperbench.training.evaluation import (
 from paperbench.training.graph import CudaCapture, GraphEngine
 from paperbench.training.metrics import MetricAccumulator, TrainingMetrics
 from paperbench.training.optimiser import MomentumSGD
-from paperbench.training.precision import has_bf16, keep_stream_in_fp32, memory_layout, set_arithmetic
+from paperbench.training.precision import set_arithmetic
 from paperbench.training.processes import ALONE, Order, Processes
-from paperbench.training.step import TrainingStep
+from paperbench.training.step import TrainingStep, in_turn
 from paperbench.training.working_copy import DirectModel, WorkingCopy
 
 NUMERICS_VERSION = 2
@@ -52,10 +52,8 @@ class Trainer:
 
     Args:
         seed: Seed of initialisation, order of images, augmentation and noise.
-        precision: "fp32", "tf32", "bf16" or "bf16-fp32-stream".
+        precision: "fp32", "tf32" or "bf16".
         engine: Must be available on the device (`engine.available_engines`).
-        layout: Memory layout of images, weights and activations; by default that of `precision.memory_layout`.
-        compile_options: Further arguments of `compile_units`.
         recompute: Whether the backward pass recomputes the residual units, which saves memory and changes no number.
         processes: Those that share the run.
         between_batches: Called regularly while the data are prepared; may raise to abort.
@@ -76,8 +74,6 @@ class Trainer:
         precision: str,
         device: torch.device,
         engine: EngineName = "eager",
-        layout: torch.memory_format | None = None,
-        compile_options: Mapping[str, Any] | None = None,
         *,
         recompute: bool = False,
         processes: Processes = ALONE,
@@ -90,18 +86,15 @@ class Trainer:
                 f"{recipe.batch_norm.group}."
             )
         self.recipe, self.seed, self.precision, self.device = recipe, seed, precision, device
-        self.layout = layout or memory_layout(precision, device)
-        self._compile_options, self._processes = compile_options or {}, processes
+        self._processes = processes
         self.iteration = 0
         set_arithmetic(precision)
         # Only noise inside a net (dropout) uses torch's default generators.
         torch.manual_seed(derived_seed(seed, "noise"))
         self.model = self._initialised_model(net)
         self.model.set_grad_checkpointing(recompute, net.has_noise)
-        if precision == "bf16-fp32-stream":
-            keep_stream_in_fp32(self.model)
         self._num_images = dataset.num_train
-        self.feed = make_feed(dataset, recipe, seed, device, self.layout, between_batches, announce)
+        self.feed = make_feed(dataset, recipe, seed, device, between_batches, announce)
         self.feed.share = processes.share
         self._optimiser = MomentumSGD(self.model.parameters(), recipe)
         self._metrics = MetricAccumulator(device)
@@ -113,7 +106,7 @@ class Trainer:
         model = ResidualNet(net)
         generator = torch.Generator().manual_seed(derived_seed(self.seed, "initialisation"))
         model.init_weights(generator, self.recipe.initialisation)
-        model.to(self.device).to(memory_format=self.layout)
+        model.to(self.device).to(memory_format=torch.channels_last)
         for layer in model.modules():
             if isinstance(layer, nn.BatchNorm2d):
                 TrainingBatchNorm2d.replace(layer)
@@ -180,15 +173,18 @@ class Trainer:
 
     def _make_engine(self, engine: EngineName) -> Engine:
         """Return an engine for this training. All engines change the same tensors in place."""
-        eager = self._make_eager_engine(self._make_step(DirectModel(self.model)))
+        eager = self._make_eager_engine(self._make_step([DirectModel(self.model)]))
         if engine == "eager":
             return eager
-        bf16 = has_bf16(self.precision)
-        if engine == "graph":
-            working = WorkingCopy(self.model, bf16_weights=bf16)
-            fast = self._make_graph_engine(self._make_step(working), working)
-        else:
+        bf16 = self.precision == "bf16"
+        if engine == "compile":
             fast = self._make_compiled_engine(bf16=bf16)
+        else:
+            capture, working = CudaCapture(self.device), WorkingCopy(self.model, bf16_weights=bf16)
+            at_once = groups_at_once(engine, self.recipe, self._processes.share)
+            workings = [working, *(working.twin() for _ in range(1, at_once))]
+            step = self._make_step(workings, run=capture.side_by_side if at_once > 1 else in_turn)
+            fast = self._make_graph_engine(step, capture)
         if self.recipe.epoch_end is None:
             return fast
         recipe, images = self.recipe, self._num_images
@@ -202,9 +198,11 @@ class Trainer:
             working = WorkingCopy(self.model, bf16_weights=bf16)
         else:
             working = WorkingCopy(self.model, bf16_weights=bf16, batch_norm_group=group, groups=size // group)
-        compile_units(working.module, **self._compile_options)
-        step = CompiledStep(self._make_step(working, at_once=at_once))
-        return self._make_eager_engine(step) if self.device.type == "cpu" else self._make_graph_engine(step, working)
+        compile_units(working.module)
+        step = CompiledStep(self._make_step([working], at_once=at_once))
+        if self.device.type == "cpu":
+            return self._make_eager_engine(step)
+        return self._make_graph_engine(step, CudaCapture(self.device))
 
     def _make_eager_engine(self, step: Step) -> Engine:
         batch_size = partial(
@@ -212,24 +210,18 @@ class Trainer:
         )  # no method, which would keep the trainer alive
         return EagerEngine(step, self.feed, batch_size, self._processes)
 
-    def _make_step(self, working: DirectModel, *, at_once: bool = False) -> TrainingStep:
-        own = working, self._optimiser, self._metrics, self.recipe, self.feed, self.precision, self._processes
-        return TrainingStep(*own, at_once=at_once)
+    def _make_step(self, workings: Sequence[DirectModel], **how: Any) -> TrainingStep:
+        own = workings, self._optimiser, self._metrics, self.recipe, self.feed, self.precision, self._processes
+        return TrainingStep(*own, **how)
 
-    def _make_graph_engine(self, step: Step, working: DirectModel) -> Engine:
+    def _make_graph_engine(self, step: Step, capture: CudaCapture) -> Engine:
         tensors = (self.model.parameters(), self.model.buffers(), self._optimiser.momentum, self._metrics.tensors())
         state = list(chain.from_iterable(tensors))
-        what = step, self.feed, self.recipe.iterations, state, working.clear_gradients
-        return GraphEngine(*what, CudaCapture(self.device), self._processes)
+        return GraphEngine(step, self.feed, self.recipe.iterations, state, capture, self._processes)
 
     def training_metrics(self) -> TrainingMetrics:
         """Return training loss and error since the last reset. Waits for the device."""
         return self._metrics.compute()
-
-    @property
-    def has_training_metrics(self) -> bool:
-        """Whether a step was done since the last reset."""
-        return not self._metrics.is_empty
 
     def reset_training_metrics(self) -> None:
         """Start a new mean of training loss and error."""

@@ -8,7 +8,7 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from paperbench.training.batch_norm import BatchNormAverages, GroupedBatchNorm2d, TrainingBatchNorm2d
+from paperbench.training.batch_norm import BatchNormAverages, GroupedBatchNorm2d
 from paperbench.training.tree_sum import TreeSum
 
 
@@ -65,9 +65,8 @@ class WorkingCopy(DirectModel):
         groups: int | None = None,
     ) -> None:
         # deepcopy does not copy the tensors in its memo.
-        layers = [layer for layer in net.modules() if isinstance(layer, TrainingBatchNorm2d)]
-        statistics = chain.from_iterable((layer.means, layer.variances) for layer in layers)
-        memo = {id(tensor): tensor for tensor in chain(net.parameters(), net.buffers(), statistics)}
+        shared = chain(net.parameters(), net.buffers(), BatchNormAverages(net).statistics)
+        memo = {id(tensor): tensor for tensor in shared}
         indices = {id(parameter): index for index, parameter in enumerate(net.parameters())}
         # By index of the parameter: the net's tensor, and its bfloat16 copy or its copies per group.
         self._rounded: dict[int, tuple[Tensor, Tensor]] = {}
@@ -91,6 +90,17 @@ class WorkingCopy(DirectModel):
                                 self._by_group[indices[id(own)]] = own, copies
         self._parameters = list(self.module.parameters())
         self.averages = BatchNormAverages(self.module)
+
+    def twin(self) -> WorkingCopy:
+        """Return a copy with the same weights, which this one refreshes, and gradients and BN statistics of its own."""
+        twin = copy.copy(self)
+        memo = {id(buffer): buffer for buffer in self.module.buffers()}
+        memo |= {id(parameter): nn.Parameter(parameter.detach()) for parameter in self._parameters}
+        memo |= {id(part): torch.zeros_like(part) for part in self.averages.statistics}
+        twin.module = copy.deepcopy(self.module, memo)
+        twin._parameters = list(twin.module.parameters())
+        twin.averages = BatchNormAverages(twin.module)
+        return twin
 
     @torch.no_grad()
     def refresh(self) -> None:

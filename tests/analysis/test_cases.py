@@ -18,18 +18,17 @@ from paperbench import api
 from paperbench.analysis.cases import (
     Case,
     analyse_all,
-    find_run,
     of_net,
     of_run,
     of_runs,
     of_table,
-    of_weights,
     subject_of,
 )
 from paperbench.analysis.record import Analysis, Conditions
 from paperbench.data.dataset import ImageDataset
 from paperbench.data.digits import load_digits
 from paperbench.errors import PaperbenchError
+from paperbench.runs.named import NamedNet, find_run, resolve_net
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring, Recipe
@@ -80,6 +79,18 @@ def analyze(results: Path, what: str | None = None, **arguments: Any) -> Analysi
     return found
 
 
+def small_net(name: str) -> NamedNet:
+    return resolve_net(name, {"depth": 8}, Path(), "digits")
+
+
+def untrained(run: PlannedRun) -> Case:
+    return Case(run.net_name, run.net, run.recipe, run.dataset, run.seed)
+
+
+def case_of(run: PlannedRun, results: Path) -> Case:
+    return of_run(*find_run(run.id, Store(results)), run.dataset)
+
+
 def a_trainer(run: PlannedRun, iterations: int) -> Trainer:
     trainer = Trainer(run.net, run.recipe, run.dataset, run.seed, "fp32", CPU)
     for _ in range(iterations):
@@ -106,10 +117,7 @@ def test_run_is_analysed_as_far_as_it_is_trained_on_its_next_images(
     run: PlannedRun, paused_once: Path, iterations: int
 ) -> None:
     trainer = a_trainer(run, iterations)
-    if iterations:
-        case = find_run(run.id, Store(paused_once), paused_once)
-    else:
-        case = Case(run.net_name, run.net, run.recipe, run.dataset, run.seed)
+    case = case_of(run, paused_once) if iterations else untrained(run)
     assert case.iteration == iterations
     assert_state(case, {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()})
     at = subject_of(case, Conditions(), CPU)
@@ -138,7 +146,7 @@ def test_diverged_run_is_analysed_as_it_ended(
 
 
 def test_runs_of_any_precision_are_found_but_for_diverged_ones(run: PlannedRun, paused: Path) -> None:
-    store, case = Store(paused), Case(run.net_name, run.net, run.recipe, run.dataset, run.seed)
+    store, case = Store(paused), untrained(run)
     bf16 = replace(run, spec=replace(run.spec, precision="bf16"))
     train(bf16, paused, stop_at=2)
     for changes in ({"profile": "smoke"}, {"data": "0" * 64}, {"recipe": {}}):
@@ -150,7 +158,7 @@ def test_runs_of_any_precision_are_found_but_for_diverged_ones(run: PlannedRun, 
 
 def test_weights_of_a_run_are_analysed_as_the_run_is(run: PlannedRun, finished: RunDirectory, tmp_path: Path) -> None:
     file, how = finished.weights_file, {**SMALL, "batch_norm": "averages"}
-    one = analyze(tmp_path, weights=file, dataset="digits", **how)
+    one = analyze(tmp_path, weights=file, **how)
     other = analyze(tmp_path, run=finished.path, **how)
     assert (one.passes, one.loss, one.net) == (other.passes, other.loss, other.net)
     assert (one.spec.run, one.spec.iteration) == (None, 0)
@@ -164,57 +172,20 @@ def test_weights_of_a_run_are_analysed_as_the_run_is(run: PlannedRun, finished: 
         ({"architecture": "resnet9"}, "holds a net that paperbench does not know"),
         ({"arguments": "{"}, "holds a net that paperbench does not know"),
         ({"arguments": '{"depth": 9}'}, "holds a net that paperbench does not know"),
+        ({"arguments": '{"depth": 14}'}, "does not fit the net"),
         ({"tag": "cifar"}, "Unknown data set 'cifar'"),
+        ({"data_fingerprint": None}, "was trained on 'handwritten digits (embedded)'. Name a data set with --dataset."),
     ],
 )
 def test_refuses_weights_with_wrong_metadata(
     finished: RunDirectory, tmp_path: Path, change: dict[str, str | None], message: str
 ) -> None:
     state, metadata = read_tensor_file(finished.weights_file.read_bytes())
-    file = tmp_path / "weights.safetensors"
     changed = {name: text for name, text in {**metadata, **change}.items() if text is not None}
-    file.write_bytes(tensor_file_bytes(state, changed))
-    with pytest.raises(PaperbenchError, match=message):
-        of_weights(file, tmp_path, ROOT)
-
-
-def test_refuses_weights_of_another_net(finished: RunDirectory, tmp_path: Path) -> None:
-    state, metadata = read_tensor_file(finished.weights_file.read_bytes())
-    file = tmp_path / "weights.safetensors"
-    file.write_bytes(tensor_file_bytes(state, {**metadata, "arguments": '{"depth": 14}'}))
-    with pytest.raises(PaperbenchError, match="does not fit the net"):
-        analyze(tmp_path, weights=file, dataset="digits", **SMALL)
-
-
-def torch_state() -> list[Any]:
-    return [
-        torch.get_rng_state().tolist(),
-        torch.get_num_threads(),
-        torch.get_default_dtype(),
-        torch.is_grad_enabled(),
-        torch.get_float32_matmul_precision(),
-        torch.backends.cudnn.conv.fp32_precision,  # type: ignore[attr-defined]
-        torch.backends.cuda.matmul.fp32_precision,
-        torch.backends.cudnn.deterministic,
-        torch.backends.cudnn.benchmark,
-    ]
-
-
-@pytest.fixture
-def other_arithmetic() -> Any:
-    """The switches that a run sets, all in their other position."""
-    conv, cudnn = torch.backends.cudnn.conv, torch.backends.cudnn  # type: ignore[attr-defined]
-    before = conv.fp32_precision, cudnn.deterministic, cudnn.benchmark
-    conv.fp32_precision, cudnn.deterministic, cudnn.benchmark = "tf32", False, True
-    yield
-    conv.fp32_precision, cudnn.deterministic, cudnn.benchmark = before
-
-
-@pytest.mark.usefixtures("other_arithmetic")
-def test_torch_is_left_as_it_was(tmp_path: Path) -> None:
-    before = torch_state()
-    analyze(tmp_path, "original_resnet20", **NET)
-    assert torch_state() == before
+    (tmp_path / "weights").write_bytes(tensor_file_bytes(state, changed))
+    with pytest.raises(PaperbenchError) as error:
+        analyze(tmp_path, weights=tmp_path / "weights", **SMALL)
+    assert message in str(error.value)
 
 
 def test_repeated_analysis_is_read_and_a_deleted_one_made_again(tmp_path: Path) -> None:
@@ -228,22 +199,22 @@ def test_repeated_analysis_is_read_and_a_deleted_one_made_again(tmp_path: Path) 
     assert [asdict(one) | {"seconds": 0} for one in (again,)] == [asdict(one) | {"seconds": 0} for one in (first,)]
 
 
-def test_seeds_are_of_other_weights_and_images(tmp_path: Path) -> None:
-    cases = of_net("original_resnet20", {"depth": 8}, 2, tmp_path, ROOT, "digits")
+def test_seeds_are_of_other_weights_and_images() -> None:
+    cases = of_net(small_net("original_resnet20"), ROOT, seeds=2)
     one, other = (subject_of(case, FOUR, CPU) for case in cases)
     assert not torch.equal(one.images, other.images)
     assert not torch.equal(one.model.get_parameter("stem.conv.weight"), other.model.get_parameter("stem.conv.weight"))
 
 
-def test_orthogonal_weights_are_orthogonal(tmp_path: Path) -> None:
-    (case,) = of_net("original_resnet20", {"depth": 8}, 1, tmp_path, ROOT, "digits")
+def test_orthogonal_weights_are_orthogonal() -> None:
+    (case,) = of_net(small_net("original_resnet20"), ROOT)
     at = subject_of(case, Conditions(images=4, initialisation="orthogonal"), CPU)
     rows = at.model.get_parameter("stages.1.0.residual.conv1.weight").flatten(1)
     torch.testing.assert_close(rows @ rows.T, 2 * torch.eye(32, dtype=torch.float64), rtol=0, atol=1e-5)
 
 
-def test_averages_are_measured_on_test_images(run: PlannedRun, tmp_path: Path) -> None:
-    (case,) = of_net("original_resnet20", {"depth": 8}, 1, tmp_path, ROOT, "digits")
+def test_averages_are_measured_on_test_images() -> None:
+    (case,) = of_net(small_net("original_resnet20"), ROOT)
     at = subject_of(case, Conditions(images=4, batch_norm="averages"), CPU)
     assert at.labels.tolist() == load_digits().y_test[:4].tolist()
     assert not at.model.training
@@ -271,11 +242,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"what": "table2", "trained": True, "seeds": 2}, "--trained takes no --seeds"),
     ({"what": "table2", "trained": True, "profile": "smoke"}, "has no runs of these nets on these data"),
     ({"what": "table22"}, "There is no 'table22' to analyze. Did you mean"),
-    ({"run": "x"}, "x is no run in"),
+    ({"run": "x"}, "has no run x, and x is not a run directory."),
     ({"weights": "x"}, "x cannot be read"),
+    ({"what": "original_resnet20.cifar100", "data": "nowhere"}, "CIFAR-100 not found in the directory nowhere"),
+    ({"what": "original_resnet20.cifar"}, "original_resnet20 has no tag 'cifar'. Did you mean 'cifar10'?"),
     ({"what": "original_resnet20", "dataset": "photos"}, "for images of 32 x 32 pixels"),
     ({"what": "preact_resnet18", "dataset": "digits"}, "for images of 224 x 224 pixels"),
-    ({"what": "original_resnet20", "dataset": "digits", "images": 129}, "only 128 images"),
+    ({"what": "original_resnet20", "dataset": "digits", "images": 129}, "has only 128 images; lower --images"),
     ({"what": "original_resnet20", "dataset": "digits", "images": 361, "batch_norm": "averages"}, "only 360 images"),
 ]
 
@@ -315,7 +288,7 @@ def test_refuses_a_run_without_its_checkpoint(
     ],
 )
 def test_refuses_values_that_are_not_finite(run: PlannedRun, paused: Path, name: str, message: str) -> None:
-    case = find_run(run.id, Store(paused), paused)
+    case = case_of(run, paused)
     assert case.state is not None
     case.state[name].fill_(math.nan)
     with pytest.raises(PaperbenchError, match=message):
@@ -333,8 +306,8 @@ def test_interrupted_analyses_keep_what_is_done(tmp_path: Path) -> None:
     assert len([*(tmp_path / "analysis").iterdir()]) == 1
 
 
-def test_measures_have_one_order(tmp_path: Path) -> None:
+def test_measures_have_one_order() -> None:
     """So that an analysis is found again, however its measures are named."""
-    (case,) = of_net("preact_resnet20", {"depth": 8}, 1, tmp_path, ROOT, "digits")
+    (case,) = of_net(small_net("preact_resnet20"), ROOT)
     specs = [case.spec(Conditions(measures=some)) for some in (("channels", "paths"), ("paths", "channels", "paths"))]
     assert specs[0] == specs[1]

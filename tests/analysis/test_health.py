@@ -10,11 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paperbench.analysis.cases import Case, analyse, of_run, of_weights, subject_of
+from paperbench.analysis.cases import Case, analyse, of_net, of_run, subject_of
 from paperbench.analysis.health import mean_squared_singular_value, measure_modules
 from paperbench.analysis.record import ALL, Conditions, Health
 from paperbench.analysis.walk import Subject
 from paperbench.data.dataset import ImageDataset
+from paperbench.runs.named import read_net
 from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring, Recipe
 from tests.analysis.test_paths import NETS, tiny
 from tests.helpers import ROOT
@@ -116,7 +117,7 @@ def test_updates_are_the_steps_of_a_run(
     (line,) = (line for line in directory.history() if line.iteration == 4)
     assert (last.train_error, last.test_error) == (pytest.approx(line.train_error), pytest.approx(line.test_error))
     directory, log = train(run, tmp_path)
-    of_file = of_weights(directory.weights_file, tmp_path, ROOT, "digits")
+    of_file = of_net(read_net(directory.weights_file, tmp_path, "digits"), ROOT)[0]
     for one in (of_run(directory, log.record, small_dataset), of_file):
         health, updates = health_of(one)
         assert (updates, health.update_is) == ({}, "unavailable: no momentum was kept")

@@ -21,6 +21,7 @@ from paperbench.catalogue import PLACEMENTS, resolve
 from paperbench.errors import PaperbenchError
 from paperbench.models import ResidualNet
 from paperbench.models.residual_unit import ResidualUnit
+from paperbench.runs.named import resolve_net
 from tests.helpers import ROOT
 
 NOISE = 5
@@ -228,23 +229,23 @@ def test_nothing_changes_in_the_net(small: int) -> None:
     assert torch.equal(torch.get_rng_state(), random)
 
 
-def test_smaller_images_are_means_of_regions(tmp_path: Path) -> None:
-    (case,) = of_net("preact_resnet20", {"depth": 8}, 1, tmp_path, ROOT, "digits")
+def test_smaller_images_are_means_of_regions() -> None:
+    (case,) = of_net(resolve_net("preact_resnet20", {"depth": 8}, Path(), "digits"), ROOT)
     own, smaller = (subject_of(case, Conditions(images=2, size=size), torch.device("cpu")) for size in (None, 8))
     expected = own.images.numpy().reshape(2, 3, 8, 4, 8, 4).mean((3, 5))
     np.testing.assert_allclose(smaller.images.numpy(), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [7, 32])
-def test_sizes_that_images_cannot_have_are_refused(tmp_path: Path, size: int) -> None:
-    (case,) = of_net("preact_resnet20", {"depth": 8}, 1, tmp_path, ROOT, "digits")
+def test_sizes_that_images_cannot_have_are_refused(size: int) -> None:
+    (case,) = of_net(resolve_net("preact_resnet20", {"depth": 8}, Path(), "digits"), ROOT)
     with pytest.raises(PaperbenchError, match="32 pixels can be made smaller, down to 8"):
         subject_of(case, Conditions(images=2, size=size), torch.device("cpu"))
 
 
 @pytest.mark.full
-def test_an_analysis_keeps_its_jacobians(tmp_path: Path) -> None:
-    (case,) = of_net("preact_resnet20", {"depth": 8}, 1, tmp_path, ROOT, "digits")
+def test_an_analysis_keeps_its_jacobians() -> None:
+    (case,) = of_net(resolve_net("preact_resnet20", {"depth": 8}, Path(), "digits"), ROOT)
     found = analyse(case, Conditions(images=1, size=8, measures=("jacobians",)), torch.device("cpu"))
     assert found.jacobians is not None
     assert [len(one.values) for one in found.jacobians.units] == [1024, 512, 256]

@@ -20,17 +20,8 @@ from tests.helpers import python
 
 FULL = pytest.mark.full
 NET = (
-    "preact_resnet20",
-    "--set",
-    "depth=8",
-    "--dataset",
-    "digits",
-    "--images",
-    2,
-    "--size",
-    8,
-    "--measure",
-    "channels",
+    *("preact_resnet20", "--set", "depth=8", "--dataset", "digits"),
+    *("--images", "2", "--size", "8", "--measure", "channels"),
 )
 MAGIC = {"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}
 
@@ -39,7 +30,7 @@ MAGIC = {"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}
 def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A results directory with the analysis of one net."""
     results = tmp_path_factory.mktemp("analyzed") / "results"
-    assert main(["analyze", *map(str, NET), "--device", "cpu", "--results", str(results)]) == 0
+    assert main(["analyze", *NET, "--device", "cpu", "--results", str(results)]) == 0
     return results
 
 
@@ -127,7 +118,7 @@ def test_pictures_without_matplotlib_say_what_to_install(run: Run, monkeypatch: 
 @FULL
 def test_nothing_but_its_own_lines_is_printed_on_stderr(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
-    command = [sys.executable, "-m", "paperbench", "analyze", *map(str, NET), "--results", str(tmp_path)]
+    command = [sys.executable, "-m", "paperbench", "analyze", *NET, "--results", str(tmp_path)]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert ended.stderr == "[1/1] preact_resnet20(depth=8), seed 0, iteration 0\n"
 

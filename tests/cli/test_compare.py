@@ -191,14 +191,3 @@ def test_characters_unknown_to_the_terminal_are_escaped(tmp_path: Path) -> None:
 def test_results_directory_that_is_a_file_is_an_error(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert "file is not a directory. Name a results directory" in run("compare", "table2", "--results", "file")[2]
-
-
-def test_noise_per_cell_is_an_option(run: Run, tmp_path: Path, table2: Table) -> None:
-    cells = ("preact/resnet110", "original/resnet110", "relu_only_preact/resnet110")
-    write(tmp_path, [one for cell in cells for one in records(table2, cell, MATCHING)])
-    command = ["compare", "table2", "--results", tmp_path]
-    for options, rule, rests_on in (((), "table", "table"), (("--noise", "per-cell"), "per-cell", "ours")):
-        document = json.loads(run(*command, *options, "--format", "json")[1])
-        noise = {cell["id"]: cell["noise"] for cell in document["cells"]}["preact/resnet110"]
-        assert (document["noise"], noise["rests_on"]) == (rule, rests_on)
-        assert ("By --noise per-cell" in run(*command, *options)[1]) == (rule == "per-cell")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import shutil
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -16,35 +17,41 @@ import torch.nn.functional as F
 import torchvision
 import torchvision.transforms.functional as TF
 from PIL import Image
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import paperbench
 from paperbench.catalogue import resolve
 from paperbench.data.dataset import ImageDataset
-from paperbench.data.imagenet import build
 from paperbench.data.photos import load_photos
 from paperbench.data.sources import load_dataset
 from paperbench.models import ResidualNet
 from paperbench.runs import evaluate as module
+from paperbench.runs import named
 from paperbench.runs.external import read_externals
-from paperbench.runs.planning import PlannedRun, run_spec
-from paperbench.runs.store import RunDirectory
-from paperbench.specs.experiment import NetReference
-from paperbench.specs.recipe import BatchNormSettings, Drops, Evaluation, Monitoring, Recipe
-from paperbench.specs.table import Table
+from paperbench.runs.store import RunDirectory, Store
+from paperbench.specs.recipe import Drops, Evaluation, Monitoring, Recipe
 from paperbench.training.evaluation import evaluate
 from paperbench.training.foreign import library_net
 from tests.cli.conftest import Run
-from tests.helpers import random_dataset
-from tests.runs.running import plan_run, tiny_recipe, train
+from tests.helpers import a_record, random_dataset, write_record
+from tests.runs.running import photographs_recipe, plan_run, tiny_recipe, train
 
 ON_PHOTOS = ("--dataset", "photos", "--device", "cpu")
+SQUEEZENET = ("torchvision:squeezenet1_1", "--weights", "net.pth", "--device", "cpu")
 
 
 @pytest.fixture
 def tested(run: Run) -> Run:
     """Run `paperbench evaluate`; returns exit status, stdout and stderr."""
     return partial(run, "evaluate")
+
+
+@pytest.fixture
+def on_photos(tested: Run) -> Run:
+    """Test a small net of torchvision, with the weights in net.pth, on the embedded photographs."""
+    torch.save(torchvision.models.squeezenet1_1(num_classes=6).state_dict(), "net.pth")
+    return partial(tested, *SQUEEZENET, "--dataset", "photos")
 
 
 @pytest.fixture(scope="module")
@@ -105,9 +112,9 @@ def test_foreign_net_has_its_librarys_own_logits(
         transform = timm.data.create_transform(**timm.data.resolve_data_config(model=model))
     torch.save(model.state_dict(), tmp_path / "net.pth")
     spy, (expected, labels) = Spy(monkeypatch), own_loop(model, transform)
-    monkeypatch.setattr(build, "_SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr("paperbench.streams.SECONDS_TO_FIRST", 0.0)
     code, out, err = tested(f"{library}:{name}", "--weights", "net.pth", *ON_PHOTOS)
-    assert (code, err) == (0, "testing: 12 of 12 images\n")
+    assert (code, err) == (0, "testing: 12 of 12 images, about 0 seconds left\n")
     assert torch.equal(spy.logits, expected)
     order = expected.argsort(1, descending=True)
     found = [100 * float((order[:, :k] != labels[:, None]).all(1).double().mean()) for k in (1, 5)]
@@ -138,7 +145,7 @@ def test_run_is_tested_bit_for_bit_as_recorded(tested: Run, trained: RunDirector
     for name, options in ((record.run, {"results": trained.path.parents[1]}), (str(trained.path), {})):
         (result,) = paperbench.evaluate(name, data=data, device="cpu", **options)
         assert (result.error, result.loss) == (record.result.test_error, record.result.test_loss)
-    code, out, _ = tested(trained.path, "--data", data, "--device", "cpu")
+    code, out, _ = tested(os.path.relpath(trained.path), "--data", data, "--device", "cpu")
     assert code == 0
     assert numbers(out)[0] == pytest.approx(record.result.test_error)
 
@@ -153,6 +160,14 @@ def test_run_is_not_tested_on_other_images(tested: Run, trained: RunDirectory, d
     assert code == 2
     assert str(trained.weights_file) in err
     assert tested(trained.weights_file, "--data", others, "--device", "cpu")[0] == 0
+    assert tested(trained.path, "--data", data, "--dataset", "digits", "--device", "cpu")[0] == 2
+    assert "handwritten digits" in tested(trained.weights_file, "--dataset", "digits", "--device", "cpu")[1]
+
+
+def test_unfinished_run_is_not_tested(tested: Run, tmp_path: Path) -> None:
+    directory = write_record(Store(tmp_path / "results"), a_record(status="partial"))
+    code, _, err = tested(directory.path.name)
+    assert (code, "holds no finished run. Finish it" in " ".join(err.split())) == (2, True)
 
 
 def test_weights_file_is_tested_with_its_exact_mean_image(
@@ -174,74 +189,63 @@ def test_weights_file_is_tested_with_its_exact_mean_image(
 
 
 @pytest.mark.full
-def test_both_evaluations_of_a_run_on_photographs(tables: dict[str, Table], tmp_path: Path) -> None:
-    table = tables["table5"]
-    recipe = dataclasses.replace(
-        table.recipe_in(table.profiles.named("smoke")),
-        iterations=2,
-        drops=Drops((1,), 0.1),
-        batch_norm=BatchNormSettings(4, 1e-5, 0.1, "moving_average"),
-        monitoring=Monitoring(log_every=1, test_every=2, checkpoint_every=2, checkpoint_share=1.0),
-    )
-    photos, net = load_photos(), resolve("preact_resnet18", num_classes=6)
-    spec = run_spec(net, recipe, photos.fingerprint, "smoke", "fp32")
-    run = PlannedRun(spec, 0, net, NetReference("preact_resnet18", {}), recipe, photos, ("a/b",))
-    directory, log = train(run, tmp_path)
+def test_both_evaluations_of_a_run_on_photographs(tmp_path: Path) -> None:
+    monitoring = Monitoring(log_every=1, test_every=2, checkpoint_every=2, checkpoint_share=1.0)
+    recipe = photographs_recipe(iterations=2, drops=Drops((1,), 0.1), monitoring=monitoring)
+    directory, log = train(plan_run(recipe, load_photos(), "preact_resnet18", depth=18), tmp_path)
     assert log.record.result is not None
     recorded = [(one.top1, one.top5, one.loss) for one in log.record.result.evaluations]
     found = paperbench.evaluate(str(directory.path), device="cpu")
     assert [(one.error, one.top5_error, one.loss) for one in found] == recorded
     assert len({one.loss for one in found}) == 2
-    (alone,) = paperbench.evaluate(
-        str(directory.weights_file), device="cpu", dataset="photos", crop=recipe.evaluations["crop320"]
-    )
+    (alone,) = paperbench.evaluate(str(directory.weights_file), device="cpu", crop=recipe.evaluations["large"])
     assert alone.loss == pytest.approx(recorded[1][2], rel=0.05)  # with the channels' means
-
-
-MAPPING = """
-schema: 1
-mapping: same
-source: a test
-inputs: {cifar10: {mean: [0.5, 0.4, 0.3], std: [0.2, 0.25, 0.3]}}
-names: [[all, '']]
-"""
 
 
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> tuple[ResidualNet, tuple[str, ...]]:
-    """A net of ours of 110 layers, and the arguments that test it by a mapping from other names."""
-    directory = tmp_path_factory.mktemp("theirs")
+    """A net of ours of 110 layers, and the arguments that test its weights as those of another implementation."""
     torch.manual_seed(0)
     model = ResidualNet(resolve("original_resnet110")).eval()
-    torch.save({f"all.{name}": tensor for name, tensor in model.state_dict().items()}, directory / "theirs.pth")
-    (directory / "same.yaml").write_text(MAPPING)
-    files = ("--weights", str(directory / "theirs.pth"), "--mapping", str(directory / "same.yaml"))
-    return model, ("original_resnet110", *files, "--device", "cpu")
+    file = tmp_path_factory.mktemp("theirs") / "theirs.safetensors"
+    texts = {"architecture": "original_resnet110", "arguments": "{}", "tag": "cifar10"}
+    texts |= {"mean": "[[[0.5]], [[0.4]], [[0.3]]]", "std": "[[[0.2]], [[0.25]], [[0.3]]]"}
+    save_file(model.state_dict(), file, texts)
+    return model, (str(file), "--device", "cpu")
 
 
 Theirs = tuple[ResidualNet, tuple[str, ...]]
 
 
-def test_mapped_weights_have_the_mappings_input(
+def test_weights_of_others_have_the_input_that_they_name(
     theirs: Theirs, tested: Run, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spy, dataset = Spy(monkeypatch), load_dataset("cifar10", data)
     assert isinstance(dataset, ImageDataset)
     code, out, _ = tested(*theirs[1], "--data", data)
     assert code == 0
-    assert "original_resnet110, theirs.pth by mapping same\n" in out
-    assert "mean (0.5, 0.4, 0.3), std (0.2, 0.25, 0.3)" in out
+    assert "original_resnet110, theirs.safetensors\n" in out
     inputs = (dataset.x_test / 255 - (0.5, 0.4, 0.3)) / (0.2, 0.25, 0.3)
     with torch.no_grad():
         logits = theirs[0](torch.tensor(inputs.transpose(0, 3, 1, 2), dtype=torch.float32))
     torch.testing.assert_close(spy.logits, logits, rtol=1e-3, atol=1e-4)
 
 
+def test_mapped_weights_have_the_input_of_their_implementation(tested: Run, data: Path) -> None:
+    torch.save(ResidualNet(resolve("original_resnet20", shortcut_option="B")).state_dict(), "theirs.pth")
+    arguments = ("original_resnet20", "--weights", "theirs.pth", "--mapping", "chenyaofo", "--device", "cpu")
+    code, out, _ = tested(*arguments, "--data", data)
+    assert code == 0
+    assert "original_resnet20(shortcut_option='B'), theirs.pth by mapping chenyaofo\n" in out
+    assert "mean (0.4914, 0.4822, 0.4465), std (0.2023, 0.1994, 0.201)" in out
+
+
 @pytest.fixture
 def canonical(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the random images count as the original files."""
     images = dataclasses.replace(load_dataset("cifar10", data), canonical=True)
-    monkeypatch.setattr(module, "load_dataset", lambda *_: images)
+    for one in (module, named):
+        monkeypatch.setattr(one, "load_dataset", lambda *_: images)
 
 
 ENTRY = ("--seed", 3, "--source", "A. Author")
@@ -293,11 +297,10 @@ def test_cells_error_is_recorded_if_the_crop_is_the_cells(tested: Run, monkeypat
     model: Any = torchvision.models.squeezenet1_1()
     model.classifier[1].bias.data[:5] = torch.tensor([900.0, 800.0, 700.0, 600.0, 500.0])
     torch.save(model.state_dict(), "net.pth")
-    net = ("torchvision:squeezenet1_1", "--weights", "net.pth", "--device", "cpu")
-    code, out, err = tested(*net, "--record", "table5", "original_resnet152/top1", *ENTRY)
+    code, out, err = tested(*SQUEEZENET, "--record", "table5", "original_resnet152/top1", *ENTRY)
     assert (code, out) == (2, "")
     assert "tested on 320x320 crop" in " ".join(err.split())
-    code, out, _ = tested(*net, "--record", "table5", "original_resnet152_224/top5", *ENTRY)
+    code, out, _ = tested(*SQUEEZENET, "--record", "table5", "original_resnet152_224/top5", *ENTRY)
     ((result,), _) = read_externals(Path("results"))
     assert code == 0
     assert result.error == pytest.approx(numbers(out)[1], abs=1e-3) != pytest.approx(numbers(out)[0], abs=1e-3)
@@ -305,8 +308,7 @@ def test_cells_error_is_recorded_if_the_crop_is_the_cells(tested: Run, monkeypat
 
 def test_error_on_another_data_set_is_not_recorded(tested: Run, canonical: None) -> None:
     torch.save(torchvision.models.squeezenet1_1(num_classes=10).state_dict(), "net.pth")
-    net = ("torchvision:squeezenet1_1", "--weights", "net.pth", "--device", "cpu", "--dataset", "cifar10")
-    code, out, err = tested(*net, "--record", "table4", "resnet164/cifar100", *ENTRY)
+    code, out, err = tested(*SQUEEZENET, "--dataset", "cifar10", "--record", "table4", "resnet164/cifar100", *ENTRY)
     assert (code, out) == (2, "")
     assert "on the original cifar100" in " ".join(err.split())
 
@@ -314,7 +316,10 @@ def test_error_on_another_data_set_is_not_recorded(tested: Run, canonical: None)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("resnet50",), "resnet50 is no run in results, and no file."),
+        (
+            ("resnet50",),
+            "results has no run resnet50, and resnet50 is not a run directory. Name a run, a",
+        ),
         (("timm:resnet5",), "timm has no 'resnet5'. Did you mean 'resnet50'?"),
         (("timm:resnet50.a1_in1",), "Invalid pretrained tag (a1_in1) for resnet50"),
         (("timm:preact_resnet18",), "timm has no 'preact_resnet18'"),
@@ -329,9 +334,16 @@ def test_error_on_another_data_set_is_not_recorded(tested: Run, canonical: None)
             "the crop (224 pixels) must not exceed the scale",
         ),
         (("torchvision:resnet18", "--crop", "24", "--scale", "24", "--dataset", "digits"), "are tested whole."),
-        (("torchvision:resnet18", "--precision", "bf16-fp32-stream"), "Use bf16."),
         (("torchvision:resnet18", "--seed", "1"), "need --record TABLE CELL"),
         (("torchvision:resnet18", "--mapping", "akamaster"), "and no --mapping"),
+        (
+            ("original_resnet20", "--weights", "some.pth", "--mapping", "akamster"),
+            "Did you mean 'akamaster'? For",
+        ),
+        (
+            ("resnet110_conv_shortcut", "--weights", "some.pth", "--mapping", "akamaster"),
+            "Mapping akamaster is for nets whose shortcuts are padded with zeros.",
+        ),
         (("preact_resnet20", "--pretrained"), "--pretrained is for nets of timm and torchvision"),
         (("timm:resnet18", "--dataset", "cifar"), "Unknown data set 'cifar'. Did you mean 'cifar10'?"),
     ],
@@ -344,46 +356,40 @@ def test_mistakes_are_named_with_what_to_do(arguments: tuple[str, ...], message:
     assert message in " ".join(err.split())
 
 
-def test_image_damaged_after_indexing_is_named(tested: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_image_damaged_after_indexing_is_named(on_photos: Run) -> None:
     photos = load_photos()
     place = photos.test.root / photos.test.paths[photos.test.container[7]]
     before = place.read_bytes()
-    torch.save(torchvision.models.squeezenet1_1(num_classes=6).state_dict(), "net.pth")
     try:
         place.write_bytes(before[:-1])
-        code, out, err = tested("torchvision:squeezenet1_1", "--weights", "net.pth", *ON_PHOTOS)
+        code, out, err = on_photos()
     finally:
         place.write_bytes(before)
     assert (code, "tested" in out) == (2, False)
     assert place.name in err
 
 
-def test_checkpoint_has_the_loss_of_its_weights_and_says_which_these_are(tested: Run) -> None:
-    state = torchvision.models.squeezenet1_1(num_classes=6).state_dict()
-    small = ("--crop", 48, "--scale", 48)
-    torch.save(state, "net.pth")
-    plain = tested("torchvision:squeezenet1_1", "--weights", "net.pth", *ON_PHOTOS, *small)[1]
+SMALL = ("--crop", 48, "--scale", 48)
+
+
+def test_checkpoint_has_the_loss_of_its_weights_and_says_which_these_are(on_photos: Run) -> None:
+    plain, state = on_photos(*SMALL)[1], torch.load("net.pth")
     average = {name: tensor / 2 for name, tensor in state.items()}
     wrapped = {f"module.{name}": tensor for name, tensor in state.items()}
     torch.save({"args": argparse.Namespace(lr=1), "state_dict": wrapped, "state_dict_ema": average}, "net.pth")
-    found = tested("torchvision:squeezenet1_1", "--weights", "net.pth", *ON_PHOTOS, *small)[1]
     note = "net.pth (its state_dict.module, not averaged; its average state_dict_ema is not used)"
-    assert found == plain.replace("net.pth", note)
+    assert on_photos(*SMALL)[1] == plain.replace("net.pth", note)
 
 
-def test_weights_that_are_not_numbers_have_no_error(tested: Run) -> None:
-    state = torchvision.models.squeezenet1_1(num_classes=6).state_dict()
-    torch.save({name: tensor * torch.nan for name, tensor in state.items()}, "net.pth")
-    code, out, err = tested("torchvision:squeezenet1_1", "--weights", "net.pth", *ON_PHOTOS)
+def test_weights_that_are_not_numbers_have_no_error(on_photos: Run) -> None:
+    torch.save({name: tensor * torch.nan for name, tensor in torch.load("net.pth").items()}, "net.pth")
+    code, out, err = on_photos()
     assert (code, "tested" in out) == (2, False)
     assert "outputs that are not finite numbers" in " ".join(err.split())
 
 
-def test_less_memory_gives_the_same_result(tested: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.save(torchvision.models.squeezenet1_1(num_classes=6).state_dict(), "net.pth")
-    small = ("--crop", 48, "--scale", 48)
-    expected = tested("torchvision:squeezenet1_1", "--weights", "net.pth", *ON_PHOTOS, *small)[1]
-    forward = torchvision.models.SqueezeNet.forward
+def test_less_memory_gives_the_same_result(on_photos: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, forward = on_photos(*SMALL)[1], torchvision.models.SqueezeNet.forward
 
     def short_of_memory(model: Any, images: Tensor) -> Tensor:
         if len(images) > 5:
@@ -391,7 +397,7 @@ def test_less_memory_gives_the_same_result(tested: Run, monkeypatch: pytest.Monk
         return forward(model, images)
 
     monkeypatch.setattr(torchvision.models.SqueezeNet, "forward", short_of_memory)
-    code, out, _ = tested("torchvision:squeezenet1_1", "--weights", "net.pth", *ON_PHOTOS, *small)
+    code, out, _ = on_photos(*SMALL)
     assert code == 0
     assert numbers(out) == pytest.approx(numbers(expected), rel=1e-5)
 

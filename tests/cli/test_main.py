@@ -66,6 +66,15 @@ def test_data_convert_writes_a_file_that_data_check_reads(run: Run) -> None:
         ("run table2 --precison=bf16", "Unknown option --precison. Did you mean '--precision'?"),
         ("compare table2 --result x", "Unknown option --result. Did you mean '--results'?"),
         ("--hlep", "Did you mean '--help'?"),
+        ("run table2 --incompatible continue", "--incompatible continue has been removed. Resume with the versions"),
+        (
+            "plan table2 --budget 8h",
+            "--budget has been removed. `paperbench plan TABLE` lists the runs that",
+        ),
+        (
+            "compare table2 --noise per-cell",
+            "--noise has been removed. Cells share their noise. To judge one by",
+        ),
         ("run table2 --cells preakt", "No cell of table2 matches 'preakt'. Did you mean 'preact'?"),
         ("run table2", "CIFAR-10 not found in the directory data."),
         ("run table5", "ImageNet has no index in the directory data."),

@@ -78,8 +78,7 @@ def test_own_tables_are_listed(models: Run, tmp_path: Path) -> None:
     [
         ("preact_resnet11", "No net matches 'preact_resnet11'. Did you mean 'preact_resnet1"),
         ("preact_resnet164.cifar1", "has no tag 'cifar1'. Did you mean 'cifar10'"),
-        ("preact_resnet20 --batch-size 8", "--batch-size needs --memory."),
-        ("preact_resnet20 --memory --tables here", "--tables is for the list of nets."),
+        ("preact_resnet20 --memory", "--memory has been removed. `paperbench plan TABLE` and `paperbench doctor`"),
     ],
 )
 def test_wrong_arguments_are_explained(models: Run, arguments: str, message: str) -> None:
@@ -94,15 +93,3 @@ def test_name_may_have_a_tag(models: Run) -> None:
     assert code == 0
     (row,) = rows(out).values()
     assert "1,726,388" in row
-
-
-def test_memory_of_a_step_is_counted_without_a_gpu(models: Run) -> None:
-    code, out, err = models("preact_resnet20", "--memory", "--batch-size", "256", "--device", "cpu")
-    assert code == 0
-    assert err == "paperbench: computing the memory of 1 net on cpu; a deep net can take a minute.\n"
-    name, *sizes = out.splitlines()[2].split()
-    fp32, recomputed, bf16, recomputed_bf16 = map(float, sizes)
-    assert name == "preact_resnet20"
-    assert fp32 > recomputed > recomputed_bf16
-    assert fp32 > bf16 > recomputed_bf16
-    assert "GB for a training step on 256 images, estimated from tensor sizes" in " ".join(out.split())

@@ -13,9 +13,9 @@ from scipy import optimize, special, stats
 
 from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, compare
-from paperbench.compare.evidence import Group
+from paperbench.compare.evidence import GroupFacts
 from paperbench.compare.statistics import hodges_lehmann_variance, median_variance
-from paperbench.compare.verdicts import CellComparison
+from paperbench.compare.verdicts import CellFacts
 from paperbench.runs.external import ExternalResult
 from paperbench.runs.planning import run_spec
 from paperbench.runs.record import DataFacts, Measured, Record, Result
@@ -123,11 +123,6 @@ def records(table: Table, cell: str, errors: Iterable[float | None], **how: Any)
     return [record(table, cell, error, seed=seed, **how) for seed, error in enumerate(errors)]
 
 
-def mixed(run: Record, **newer: Any) -> Record:
-    """Return the run as if other code had resumed it, by default with the next numerics version."""
-    return replace(run, sessions=(a_session(5), a_session(run.iteration, **(newer or {"numerics": 2}))))
-
-
 def external(
     table: Table, cell: str, error: float | None, *, seed: int = 0, source: str = "a paper", setting: str | None = None
 ) -> ExternalResult:
@@ -147,24 +142,22 @@ def compared(
     return compare(table, table.cells(cells, on_request=on_request), profile, read, **how)
 
 
-def compare_cell(table: Table, cell: str, *runs: Record, **how: Any) -> CellComparison:
+def compare_cell(table: Table, cell: str, *runs: Record, **how: Any) -> CellFacts:
     """Compare one cell."""
     (found,) = compared(table, *runs, cells=cell, **how).cells
     return found
 
 
-def compare_errors(
-    table: Table, cell: str, errors: Iterable[float | None], *, seeds: int | None = None
-) -> CellComparison:
+def compare_errors(table: Table, cell: str, errors: Iterable[float | None], *, seeds: int | None = None) -> CellFacts:
     """Compare one cell, given the errors of runs with seeds from 0."""
     return compare_cell(table, cell, *records(table, cell, errors), seeds=seeds)
 
 
-def in_cell(comparison: Comparison, cell: str) -> CellComparison:
-    return next(c for c in comparison.cells if c.cell.id == cell)
+def in_cell(comparison: Comparison, cell: str) -> CellFacts:
+    return next(c for c in comparison.cells if c.id == cell)
 
 
-def others(cell: CellComparison) -> list[Group]:
+def others(cell: CellFacts) -> list[GroupFacts]:
     """The groups that are not shown, of all nets."""
     return [group for net in cell.nets for group in net.others]
 

@@ -22,7 +22,6 @@ from tests.compare.judging import (
     compared,
     external,
     interval_text,
-    mixed,
     p_text,
     prior_by_definition,
     record,
@@ -49,12 +48,11 @@ BASIS = f"5 runs per net, {IN_FP32}"
 Errors = Mapping[str, Sequence[float | None]]
 
 
-TF32, MIXED = {"precision": "tf32"}, {"continued_by_other_code": True}
+TF32 = {"precision": "tf32"}
 
 
-def runs_of(table: Table, errors: Errors, continued_by_other_code: bool = False, **how: Any) -> list[Record]:
-    runs = [run for cell, found in errors.items() for run in records(table, cell, found, **how)]
-    return [mixed(run) for run in runs] if continued_by_other_code else runs
+def runs_of(table: Table, errors: Errors, **how: Any) -> list[Record]:
+    return [run for cell, found in errors.items() for run in records(table, cell, found, **how)]
 
 
 def lower(errors: Errors, table: Table = TABLE2, by: float | None = None, **how: Any) -> ClaimVerdict:
@@ -109,19 +107,23 @@ def test_lower_is_welchs_test(one: list[float], other: list[float], by: float | 
 
 
 @pytest.mark.parametrize(
-    ("others", "standing"),
+    ("p_values", "standing"),
     [
-        ([moved_to(LOW, MIDDLE, 0.04)] * 2, "supported"),  # each at the full level
-        ([HIGH, LOW], "undecided"),
-        ([moved_to(LOW, MIDDLE, 0.974), HIGH], "undecided"),
-        ([moved_to(LOW, MIDDLE, 0.976), HIGH], "contradicted"),  # one against it at the divided level
+        ((0.04, 0.04), "supported"),  # each at the full level
+        ((1e-6, 0.5), "undecided"),
+        ((0.974, 1e-6), "undecided"),
+        ((0.976, 1e-6), "contradicted"),  # one against it at the divided level
     ],
 )
-def test_lower_must_hold_for_every_other_cell(others: list[list[float]], standing: str) -> None:
-    verdict = lower({A: LOW, B: others[0], C: others[1]}, noise="per-cell")
+def test_lower_must_hold_for_every_other_cell(p_values: tuple[float, float], standing: str) -> None:
+    samples = {A: LOW, B: MIDDLE, C: HIGH}
+    errors = dict(samples)
+    for name, p in zip((B, C), p_values, strict=True):
+        estimate, error, degrees = moderated(samples, {A: 1, name: -1})
+        errors[name] = moved(samples[name], estimate - float(stats.t.ppf(p, degrees)) * error)
+    verdict = lower(errors)
     assert verdict.standing == standing
-    for name, other, finding in zip((B, C), others, verdict.findings, strict=True):
-        p = welch_p(LOW, other)
+    for name, p, finding in zip((B, C), p_values, verdict.findings, strict=True):
         assert finding.startswith(f"{A} - {name} = ")
         assert finding.endswith(f", {p_found(standing, p, 1 - p)}")
 
@@ -212,30 +214,31 @@ def test_close_is_two_one_sided_tests(one: list[float], other: list[float], with
     assert verdict.test == f"two one-sided Welch tests (TOST), within {within:g} points"
 
 
-NEARLY_LOW, SPREAD = [6.5, 6.4, 6.6, 6.9, 6.2], [5.0, 7.0, 6.0, 6.5, 5.5]
+NEARLY_LOW = [6.5, 6.4, 6.6, 6.9, 6.2]
 
 
 @pytest.mark.parametrize(
     ("pair", "other", "errors", "weights", "standing"),
     [
-        ((C, A), (B, D), {C: HIGH, A: LOW, B: MIDDLE, D: NEARLY_LOW}, (1, -1, -1, 1), "supported"),
-        ((B, D), (C, A), {B: MIDDLE, D: NEARLY_LOW, C: HIGH, A: LOW}, (1, -1, -1, 1), "contradicted"),
-        ((C, A), (B, A), {C: HIGH, A: SPREAD, B: MIDDLE}, (1, 0, -1), "supported"),  # what is shared cancels
-        ((C, A), (A, B), {C: moved(HIGH, -0.9), A: LOW, B: SPREAD}, (1, -2, 1), "undecided"),  # or counts twice
+        ((C, A), (B, D), {C: HIGH, A: LOW, B: MIDDLE, D: NEARLY_LOW}, {C: 1, A: -1, B: -1, D: 1}, "supported"),
+        ((B, D), (C, A), {B: MIDDLE, D: NEARLY_LOW, C: HIGH, A: LOW}, {B: 1, D: -1, C: -1, A: 1}, "contradicted"),
+        ((C, A), (B, A), {C: HIGH, A: NEARLY_LOW, B: MIDDLE}, {C: 1, B: -1}, "supported"),  # what is shared cancels
+        ((C, A), (A, B), {C: moved(HIGH, -1.9), A: LOW, B: MIDDLE}, {C: 1, A: -2, B: 1}, "undecided"),  # or twice
     ],
 )
 def test_largest_gain_is_a_difference_of_differences(
-    pair: tuple[str, str], other: tuple[str, str], errors: Mapping[str, list[float]], weights: Any, standing: str
+    pair: tuple[str, str], other: tuple[str, str], errors: Errors, weights: dict[str, float], standing: str
 ) -> None:
-    contrast = compute_contrast(list(errors.values()), weights)
-    text = interval_text(contrast.estimate, *contrast.interval(0.05))
-    ending = p_found(standing, contrast.p_greater(0), contrast.p_less(0))
+    estimate, error, degrees = moderated(errors, weights)
+    t, reach = stats.t(degrees), stats.t.isf(0.05, degrees) * error
+    text = interval_text(estimate, estimate - reach, estimate + reach)
+    ending = p_found(standing, t.sf(estimate / error), t.cdf(estimate / error))
     claim = with_claim(TABLE2, "largest_gain", pairs=(pair, other))
-    verdict = the_claim(claim, *runs_of(TABLE2, errors), noise="per-cell")
+    verdict = the_claim(claim, *runs_of(TABLE2, errors))
     assert verdict.standing == standing
     formula = f"({pair[0]} - {pair[1]}) - ({other[0]} - {other[1]})"
     assert verdict.findings == (f"{formula} = {text} points in test error, {ending}",)
-    assert verdict.test == "Welch's test on differences of differences"
+    assert verdict.test == "Welch's test on differences of differences, noise of the table"
 
 
 def test_largest_gain_must_exceed_every_other() -> None:
@@ -274,42 +277,20 @@ UNEQUAL = {A: LOW, B: MIDDLE, C: HIGH, D: [6.9, 6.4, 7.1, 6.2, 6.7], "original/r
 
 
 @pytest.mark.parametrize(
-    ("kind", "values", "weights", "test"),
+    ("kind", "values", "test"),
     [
-        ("lower", {"cells": (A, B)}, {A: 1, B: -1}, "Welch's test, noise of the table"),
-        ("lower", {"cells": (A, B), "by": 0.1}, {A: 1, B: -1}, "Welch's test, by 0.1 points, noise of the table"),
-        (
-            "close",
-            {"cells": (A, B), "within": 0.4},
-            {A: 1, B: -1},
-            "two one-sided Welch tests (TOST), within 0.4 points, noise of the table",
-        ),
-        (
-            "largest_gain",
-            {"pairs": ((C, A), (D, B))},
-            {C: 1, A: -1, D: -1, B: 1},
-            "Welch's test on differences of differences, noise of the table",
-        ),
-        (
-            "largest_gain",
-            {"pairs": ((C, A), (B, A))},
-            {C: 1, B: -1},
-            "Welch's test on differences of differences, noise of the table",
-        ),
+        ("lower", {}, "Welch's test, noise of the table"),
+        ("lower", {"by": 0.1}, "Welch's test, by 0.1 points, noise of the table"),
+        ("close", {"within": 0.4}, "two one-sided Welch tests (TOST), within 0.4 points, noise of the table"),
     ],
 )
-def test_claims_on_test_errors_use_the_noise_of_the_table(
-    kind: str, values: dict[str, Any], weights: dict[str, float], test: str
-) -> None:
-    table = with_claim(TABLE2, kind, *values.pop("cells", ()), **values)
-    verdict = the_claim(table, *runs_of(TABLE2, UNEQUAL))
-    estimate, error, degrees = moderated(UNEQUAL, weights)
+def test_claims_on_test_errors_use_the_noise_of_the_table(kind: str, values: dict[str, float], test: str) -> None:
+    verdict = the_claim(with_claim(TABLE2, kind, A, B, **values), *runs_of(TABLE2, UNEQUAL))
+    estimate, error, degrees = moderated(UNEQUAL, {A: 1, B: -1})
     t = stats.t(degrees)
-    within = values.get("within", 0.0)
+    p = t.cdf((estimate + values.get("by", 0.0)) / error)
     if kind == "close":
-        p = t.sf((within - abs(estimate)) / error)
-    else:
-        p = t.sf(estimate / error) if kind == "largest_gain" else t.cdf((estimate + values.get("by", 0.0)) / error)
+        p = t.sf((values["within"] - abs(estimate)) / error)
     reach = float(t.isf(0.05)) * error
     expected = f"= {interval_text(estimate, estimate - reach, estimate + reach)} points in test error, {p_text(p)}"
     assert verdict.findings[0].endswith(expected)
@@ -685,12 +666,10 @@ COPIES, BF16_COPIES = {"data": COPY}, {"data": COPY, "precision": "bf16", "numer
     ("runs", "standing", "basis"),
     [
         ([(RIGHT, BF16_COPIES)], "supported", f"{COPY.name}, bf16, numerics 3"),
-        ([(WRONG, MIXED)], "contradicted", "CIFAR-10, fp32, numerics 1 and 2 (mixed)"),
         # the nearest that all cells have in common
         ([({A: LOW}, {}), (RIGHT, BF16_COPIES), (WRONG, TF32)], "contradicted", "CIFAR-10, tf32, numerics 1"),
-        # complete ones before nearer ones that lack runs, mixed ones last
+        # complete ones before nearer ones that lack runs
         ([({A: HIGH, B: LOW[:4]}, {}), (RIGHT, COPIES)], "supported", f"{COPY.name}, fp32, numerics 1"),
-        ([(WRONG, MIXED), (RIGHT, COPIES)], "supported", f"{COPY.name}, fp32, numerics 1"),
     ],
 )
 def test_claim_uses_the_closest_complete_conditions(

@@ -40,20 +40,19 @@ PRIOR = prior_by_definition([float(SPREAD.var(ddof=1))] * 10, [4.0] * 10, 0)
 
 
 def ids(comparison: Comparison) -> list[str]:
-    return [c.cell.id for c in comparison.differing]
+    return [c.id for c in comparison.differing]
 
 
 @pytest.mark.parametrize(("profile", "seeds", "planned"), [("paper", None, 5), ("smoke", None, 1), ("paper", 7, 7)])
 def test_planned_runs_come_from_table_profile_or_user(profile: str, seeds: int | None, planned: int) -> None:
     comparison = compared(TABLE2, profile=profile, seeds=seeds)
     assert comparison.planned == planned
-    assert {c.planned for c in comparison.cells} == {planned}
 
 
 def test_selected_cells_and_their_claims_are_compared() -> None:
     claims = TABLE2.expected.claims
     whole, part = compared(TABLE2), compared(TABLE2, cells="*/resnet110")
-    assert [c.cell.id for c in part.cells] == [cell for cell in NUMBERS if cell.endswith("resnet110")]
+    assert [c.id for c in part.cells] == [cell for cell in NUMBERS if cell.endswith("resnet110")]
     cut = [claim for claim in claims if any("resnet164" in cell for cell in claim.all_cells)]
     assert 0 < len(cut) < len(claims)
     assert ([v.claim for v in whole.claims], whole.claims_left_out) == (list(claims), 0)
@@ -73,7 +72,7 @@ def test_one_barely_worse_cell_among_ten_does_not_differ() -> None:
     among_ten = compared(TABLE2, *runs)
     found = in_cell(among_ten, PREACT)
     assert found.verdict == "worse"
-    assert found.assessment.p_value == pytest.approx(p_value(PREACT, shift, PRIOR), rel=1e-6)
+    assert found.p_value == pytest.approx(p_value(PREACT, shift, PRIOR), rel=1e-6)
     assert ids(among_ten) == []
     assert among_ten.holds()
     assert not among_ten.holds("reproduced")

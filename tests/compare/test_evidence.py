@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from paperbench.compare.evidence import errors_of
 from paperbench.runs.external import ExternalResult
 from paperbench.runs.record import DataFacts, Record
 from paperbench.specs.table import Table
@@ -21,7 +22,6 @@ from tests.compare.judging import (
     compared,
     external,
     in_cell,
-    mixed,
     others,
     record,
     records,
@@ -39,7 +39,7 @@ def shown(*runs: Record, **how: Any) -> tuple[list[float], list[list[float]]]:
     """Errors of the group shown for the cell, and of the others."""
     cell = compare_cell(TABLE2, PREACT, *runs, **how)
     assert cell.shown
-    return cell.shown.errors, [group.errors for group in others(cell)]
+    return errors_of(cell.shown.runs), [errors_of(group.runs) for group in others(cell)]
 
 
 def left_out(*runs: Record, table: Table = TABLE2, **how: Any) -> tuple[str, ...]:
@@ -54,9 +54,9 @@ def test_runs_are_in_order_of_seeds() -> None:
     runs = [record(TABLE2, PREACT, error, seed=seed, iteration=5_000) for seed, error in errors.items()]
     group = compare_cell(TABLE2, PREACT, *runs).shown
     assert group
-    assert [(run.seed, run.error) for run in group.runs] == [(0, 6.0), (1, None), (2, math.inf), (3, 9.0)]
+    assert [(run.seed, run.error_or_inf) for run in group.runs] == [(0, 6.0), (1, None), (2, math.inf), (3, 9.0)]
     assert [run.seed for run in group.ended] == [0, 2, 3]
-    assert (group.errors, group.median, group.farthest) == ([6.0, math.inf, 9.0], 9.0, 64_000)
+    assert (group.median, group.farthest) == (9.0, 64_000)
 
 
 def test_profiles_are_never_mixed() -> None:
@@ -80,7 +80,7 @@ def test_result_belongs_to_every_cell_with_its_number(
     runs = [record(a_table(table), cell, 6.6)] if is_ours else []
     entered = [] if is_ours else [external(a_table(table), cell, 6.6)]
     comparison = compared(a_table(there), *runs, externals=entered)
-    found = [c.cell.id for c in comparison.cells if c.shown]
+    found = [c.id for c in comparison.cells if c.shown]
     assert (found, comparison.left_out) == (cells, ())
 
 
@@ -129,8 +129,6 @@ def test_groups_are_ordered_by_distance_to_the_paper() -> None:
         "CIFAR-10 (images unverified), fp32, numerics 3": record(TABLE2, PREACT, 6.4, numerics=3, data=COMPLETE),
         f"{COPY.name}, fp32, numerics 3": record(TABLE2, PREACT, 6.5, seed=5, numerics=3, data=COPY),
         "external: a paper": external(TABLE2, PREACT, 6.7),
-        "CIFAR-10, fp32, numerics 1 and 2 (mixed)": mixed(record(TABLE2, PREACT, 6.8, seed=7)),
-        "CIFAR-10, fp32, numerics 1 (mixed)": mixed(record(TABLE2, PREACT, 6.9, seed=8), torch="3.0.0"),
     }
     runs = [run for run in reversed(nearest_first.values()) if isinstance(run, Record)]
     entered = [run for run in nearest_first.values() if isinstance(run, ExternalResult)]
@@ -164,11 +162,20 @@ def test_complete_runs_come_before_fewer_in_higher_precision(
 def test_complete_runs_do_not_come_before_fewer_closer_ones() -> None:
     few = records(TABLE2, PREACT, FEW)
     entered = [external(TABLE2, PREACT, error, seed=seed) for seed, error in enumerate(ENOUGH)]
-    mixed_runs = [mixed(record(TABLE2, PREACT, error, seed=seed)) for seed, error in enumerate(ENOUGH, 5)]
     assert shown(*few, *records(TABLE2, PREACT, ENOUGH, data=COPY)) == (FEW, [ENOUGH])
-    assert shown(*few, *mixed_runs) == (FEW, [ENOUGH])
     assert shown(*few, externals=entered) == (FEW, [ENOUGH])
     assert shown(*records(TABLE2, PREACT, FEW, data=COPY), externals=entered) == (FEW, [ENOUGH])
+
+
+@pytest.mark.parametrize("newer", [{"numerics": 2}, {"torch": "3.0.0"}])
+def test_runs_that_mix_versions_are_left_out_and_named(newer: dict[str, Any]) -> None:
+    run = record(TABLE2, PREACT, 6.37)
+    mixed = replace(run, sessions=(a_session(5), a_session(run.iteration, **newer)))
+    comparison = compared(TABLE2, mixed, cells=PREACT)
+    assert comparison.cells[0].shown is None
+    (complaint,) = comparison.left_out
+    assert complaint.startswith(f"run {run.run} (seed 0 of preact_resnet110) mixes versions of the")
+    assert compared(TABLE1, mixed).left_out == compared(TABLE2, mixed, profile="smoke").left_out == ()
 
 
 # External results
@@ -195,7 +202,7 @@ def test_external_result_has_one_setting_and_crop() -> None:
     cell = compare_cell(TABLE1, SWEEP, externals=[external(TABLE1, SWEEP, 50.0, setting="gate_bias=-2")])
     assert [bool(net.shown) for net in cell.nets] == [False, False, True, False, False, False]
     entered = [external(TABLE5, "original_resnet152/top1", 21.0)]
-    assert [c.cell.id for c in compared(TABLE5, externals=entered).cells if c.shown] == ["original_resnet152/top1"]
+    assert [c.id for c in compared(TABLE5, externals=entered).cells if c.shown] == ["original_resnet152/top1"]
 
 
 def test_external_result_of_a_changed_experiment_is_reported() -> None:

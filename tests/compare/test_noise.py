@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from scipy import integrate, special
 
-from paperbench.compare.comparison import Comparison
 from paperbench.compare.evidence import Evidence
 from paperbench.compare.noise import (
     NO_PRIOR,
@@ -19,13 +18,12 @@ from paperbench.compare.noise import (
     SINGLE_RUN_FACTOR,
     Noise,
     Prior,
-    Rule,
     estimate_noise,
     prior_degrees,
     prior_from_others,
     variance_of,
 )
-from paperbench.compare.verdicts import Assessment
+from paperbench.compare.verdicts import CellFacts
 from paperbench.runs.external import ExternalResult
 from paperbench.runs.record import Record
 from paperbench.specs.table import Table
@@ -38,7 +36,6 @@ from tests.compare.judging import (
     expectation,
     external,
     in_cell,
-    mixed,
     prior_by_definition,
     records,
     with_expected,
@@ -57,16 +54,16 @@ def test_variance_is_at_least_that_of_rounding() -> None:
 
 
 def test_noise_without_a_published_std() -> None:
-    assert estimate_noise(0.04, 5, None, 5) == Noise(pytest.approx(0.2), 4, "ours")
+    assert estimate_noise(0.04, 5, None, 5) == Noise(pytest.approx(0.2), 4, "ours", 0, 0)
     assert [estimate_noise(0.04, n, None, 5) for n in range(3)] == [None] * 3
 
 
 def test_noise_with_a_published_std() -> None:
     weight = PUBLISHED_DEGREES / (4 + PUBLISHED_DEGREES)
     pooled = math.sqrt((1 - weight) * 0.04 + weight * (PUBLISHED_FACTOR * 0.16) ** 2)
-    expected = Noise(pytest.approx(pooled), 4 + PUBLISHED_DEGREES, "both", pytest.approx(weight))
+    expected = Noise(pytest.approx(pooled), 4 + PUBLISHED_DEGREES, "both", pytest.approx(weight), 0)
     assert estimate_noise(0.04, 5, 0.16, 5) == expected
-    assert estimate_noise(0.0, 1, 0.16, 5) == Noise(SINGLE_RUN_FACTOR * 0.16, math.inf, "published", 1.0)
+    assert estimate_noise(0.0, 1, 0.16, 5) == Noise(SINGLE_RUN_FACTOR * 0.16, None, "published", 1, 0)
     assert estimate_noise(0.0, 0, 0.16, 5) is None
 
 
@@ -205,10 +202,9 @@ def prior_of(
     analysis: int = 1,
     planned: int = 5,
     externals: Sequence[ExternalResult] = (),
-    noise: Rule = "table",
 ) -> Prior:
     """The prior of a cell for the conditions of its runs that are closest to the paper."""
-    evidence = Evidence(table, profile, planned, runs, externals, tuple, noise)
+    evidence = Evidence(table, profile, planned, runs, externals, tuple)
     cell = table.cell(cell_id)
     group, *_ = evidence.groups(cell, cell.settings[0])
     return evidence.prior(cell, cell.settings[0], group.conditions, analysis)
@@ -225,11 +221,7 @@ def approximately(variance: float, degrees: float) -> Prior:
     return Prior(pytest.approx(variance, rel=1e-9), pytest.approx(degrees, rel=1e-9))
 
 
-def assessment(comparison: Comparison, cell: str) -> Assessment:
-    return in_cell(comparison, cell).assessment
-
-
-def check_interval(found: Assessment, expected: Expectation) -> None:
+def check_interval(found: CellFacts, expected: Expectation) -> None:
     assert found.interval
     numbers = (found.interval.difference, found.interval.low, found.interval.high, found.p_value)
     assert numbers == pytest.approx((expected.difference, expected.low, expected.high, expected.p_value), rel=1e-6)
@@ -247,7 +239,7 @@ def test_prior_comes_from_the_other_cells() -> None:
 
 def test_verdict_uses_the_noise_of_the_table() -> None:
     errors = errors_of_table()
-    found = assessment(compared(TABLE2, *runs_of(errors)), CELL)
+    found = in_cell(compared(TABLE2, *runs_of(errors)), CELL)
     prior = by_definition(errors, CELL)
     assert found.noise
     assert found.noise.rests_on == "table"
@@ -260,7 +252,7 @@ def test_verdict_uses_the_noise_of_the_table() -> None:
 def test_prior_does_not_depend_on_the_cells_compared() -> None:
     runs = runs_of(errors_of_table())
     whole, alone = compared(TABLE2, *runs), compared(TABLE2, *runs, cells=CELL)
-    assert assessment(alone, CELL) == assessment(whole, CELL)
+    assert in_cell(alone, CELL) == in_cell(whole, CELL)
 
 
 @pytest.mark.parametrize("count", [2, 4])
@@ -289,7 +281,7 @@ def test_prior_does_not_cross_conditions(how: dict[str, Any]) -> None:
 
 def test_prior_does_not_cross_versions() -> None:
     errors = errors_of_table()
-    runs = [mixed(run) for run in runs_of({cell: errors[cell] for cell in OTHERS})]
+    runs = runs_of({cell: errors[cell] for cell in OTHERS}, numerics=2)
     assert prior_of(CELL, [*runs, *runs_of({CELL: errors[CELL]})]).degrees == 0
 
 
@@ -348,18 +340,19 @@ def test_half_diverged_cell_leaves_its_neighbours_as_they_are() -> None:
     rest = {cell: found for cell, found in errors.items() if cell != odd}
     found, without = compared(TABLE2, *runs_of(with_odd)), compared(TABLE2, *runs_of(rest))
     for cell in rest:
-        one, other = assessment(found, cell), assessment(without, cell)
+        one, other = in_cell(found, cell), in_cell(without, cell)
         assert (one.verdict, one.p_value) == (other.verdict, pytest.approx(other.p_value, rel=1e-9))
-    alone = compared(TABLE2, *runs_of(with_odd), noise="per-cell")
-    assert assessment(found, odd) == assessment(alone, odd)
+    alone = compared(TABLE2, *runs_of({odd: with_odd[odd]}))
+    assert in_cell(found, odd) == in_cell(alone, odd)
 
 
 def test_two_cells_are_judged_by_themselves() -> None:
-    runs = runs_of(errors_of_table(cells=[CELL, BASELINE]))
-    table, alone = compared(TABLE2, *runs), compared(TABLE2, *runs, noise="per-cell")
-    assert [c.assessment for c in table.cells] == [c.assessment for c in alone.cells]
+    errors = errors_of_table(cells=[CELL, BASELINE])
+    for cell, found in errors.items():
+        alone = compared(TABLE2, *runs_of({cell: found}))
+        assert in_cell(compared(TABLE2, *runs_of(errors)), cell) == in_cell(alone, cell)
     three = compared(TABLE2, *runs_of(errors_of_table(cells=[CELL, BASELINE, OTHERS[0]])))
-    noise = assessment(three, CELL).noise
+    noise = in_cell(three, CELL).noise
     assert noise
     assert (noise.rests_on, noise.degrees) == ("table", 4 + 2)
 
@@ -378,9 +371,9 @@ def test_second_analysis_takes_what_neighbours_have() -> None:
     counted = {cell: found if cell in (CELL, OTHERS[0]) else found[:5] for cell, found in errors.items()}
     shift = 0.6
     counted[CELL] = [round(error + shift, 2) for error in counted[CELL]]
-    found = assessment(compared(TABLE2, *runs_of(counted)), CELL)
-    assert found.analysis
-    assert (found.analysis.number, found.analysis.level) == (2, SECOND)
+    found = in_cell(compared(TABLE2, *runs_of(counted)), CELL)
+    assert found.interval
+    assert (found.analysis, found.interval.level) == (2, SECOND)
     prior = by_definition(counted, CELL)
     variance, degrees = (getattr(prior, name).expected for name in ("variance", "degrees"))
     check_interval(found, expectation(counted[CELL], NUMBERS[CELL], prior=(variance, degrees), level=SECOND))
@@ -398,7 +391,7 @@ def test_three_runs_share_noise_in_table5() -> None:
     assert prior == approximately(*prior_by_definition(variances, [2.0] * 4, 0))
     assert 0 < prior.degrees <= 2
     comparison = compared(TABLE5, externals=entered)
-    noise = in_cell(comparison, cells[0]).assessment.noise
+    noise = in_cell(comparison, cells[0]).noise
     assert noise
     assert (noise.rests_on, noise.degrees) == ("table", pytest.approx(2 + prior.degrees))
 
@@ -422,9 +415,9 @@ def test_prior_does_not_cross_metrics() -> None:
 @pytest.mark.parametrize(("std", "is_wider"), [(0.6, True), (0.05, False)])
 def test_published_std_only_widens(std: float, is_wider: bool) -> None:
     errors = errors_of_table()
-    with_std = assessment(compared(with_expected(TABLE2, CELL, std=std, std_source="a text"), *runs_of(errors)), CELL)
-    without = assessment(compared(TABLE2, *runs_of(errors)), CELL)
-    assert (with_std != without) == is_wider
+    with_std = in_cell(compared(with_expected(TABLE2, CELL, std=std, std_source="a text"), *runs_of(errors)), CELL)
+    without = in_cell(compared(TABLE2, *runs_of(errors)), CELL)
+    assert (with_std.interval != without.interval) == is_wider
     prior = by_definition(errors, CELL)
     variance, degrees = (getattr(prior, name).expected for name in ("variance", "degrees"))
     check_interval(with_std, expectation(errors[CELL], NUMBERS[CELL], prior=(variance, degrees), std=std))
@@ -433,19 +426,10 @@ def test_published_std_only_widens(std: float, is_wider: bool) -> None:
 def test_identical_runs_everywhere_have_the_noise_of_rounding() -> None:
     comparison = compared(TABLE2, *runs_of({cell: [number + 0.1] * 5 for cell, number in NUMBERS.items()}))
     for cell in comparison.cells:
-        found = cell.assessment
+        found = cell
         assert found.noise
         assert found.interval
         assert found.verdict == "reproduced"
         assert found.noise.std == pytest.approx(0.01 / math.sqrt(12))
         assert math.isfinite(found.interval.low + found.interval.high + found.interval.degrees)
     assert [claim.standing for claim in comparison.claims].count("not run") == 0
-
-
-def test_per_cell_rule_ignores_the_other_cells() -> None:
-    errors = errors_of_table(std=0.2)
-    comparison = compared(TABLE2, *runs_of(errors), noise="per-cell")
-    assert prior_of(CELL, runs_of(errors), noise="per-cell") == NO_PRIOR
-    for cell in comparison.cells:
-        expected = expectation(errors[cell.cell.id], NUMBERS[cell.cell.id], std=cell.cell.expected.std)
-        check_interval(cell.assessment, expected)

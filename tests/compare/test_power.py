@@ -8,7 +8,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from scipy import stats
 
 from paperbench.compare.claims import decide_claim, p_values, parts
 from paperbench.compare.comparison import Comparison, compare
-from paperbench.compare.noise import Prior, Rule, estimate_noise
+from paperbench.compare.noise import Prior, estimate_noise
 from paperbench.compare.power import TYPICAL_STD, NextRuns, Outlook, Target, assess_outlook, priors_of, verdicts
 from paperbench.compare.statistics import ANALYSES, Interval, difference_interval, median_variance, outcomes
 from paperbench.errors import PaperbenchError
@@ -86,27 +87,29 @@ class Simulation:
     ours: Floats
     published: Floats
     published_std: Any = None
-    _found: dict[Rule, tuple[Floats, Floats]] = field(default_factory=dict)
 
-    def intervals(self, rule: Rule) -> tuple[Floats, Floats]:
+    @cached_property
+    def intervals(self) -> tuple[Floats, Floats]:
         """Both ends of the intervals, each of shape (2, cells, tables), as `power.analyse` computes them."""
-        if rule in self._found:
-            return self._found[rule]
         cells, tables, runs = self.ours.shape
         low, high = np.full((2, cells, tables), -np.inf), np.full((2, cells, tables), np.inf)
         targets = [Target(resolution=0.0)] * cells
         for i, (number, level) in enumerate(ANALYSES):
             samples = list(self.ours[..., : runs * number // 2])
-            for cell, prior in enumerate(priors_of(samples, targets, rule)):
+            for cell, prior in enumerate(priors_of(samples, targets)):
                 std = self.published_std if np.ndim(self.published_std) == 0 else self.published_std[cell]
                 found = _intervals(samples[cell], self.published[cell], std, prior, level)
                 for interval, holds in found:
                     low[i, cell] = np.where(holds, interval.low, low[i, cell])
                     high[i, cell] = np.where(holds, interval.high, high[i, cell])
-        self._found[rule] = low, high
         return low, high
 
-    def verdicts(self, std: float, shift: float, rule: Rule = "table") -> Flags:
+    @cached_property
+    def alone(self) -> Simulation:
+        """The same cells, each in a table of its own, so that it has its own noise only."""
+        return Simulation(self.ours.reshape(1, -1, self.ours.shape[-1]), self.published.reshape(1, -1))
+
+    def verdicts(self, std: float, shift: float) -> Flags:
         """Whether each cell is reproduced, worse and better, of shape (2, 3, cells, tables).
 
         Args:
@@ -114,30 +117,30 @@ class Simulation:
             shift: True difference of our median from the published runs'.
         """
         found: list[Flags] = []
-        for low, high in zip(*self.intervals(rule), strict=True):
-            interval = Interval(0.0, std * low + shift, std * high + shift, 0.05, 0.0, 0.0)
+        for low, high in zip(*self.intervals, strict=True):
+            interval = Interval(std * low + shift, std * high + shift, 0.05, 0.0, 0.0, 0.0)
             flags = np.stack(outcomes(interval, TOLERANCE))
             found.append(flags if not found else found[0] | flags & ~found[0].any(axis=0))
         return np.stack(found)
 
-    def rates(self, std: float, shift: float, rule: Rule = "table") -> Floats:
+    def rates(self, std: float, shift: float) -> Floats:
         """Shares of reproduced, worse and better after each analysis, of shape (2, 3)."""
-        rates: Floats = self.verdicts(std, shift, rule).mean(axis=(2, 3))
+        rates: Floats = self.verdicts(std, shift).mean(axis=(2, 3))
         return rates
 
-    def errors(self, std: float, rule: Rule = "table") -> list[tuple[float, float]]:
+    def errors(self, std: float) -> list[tuple[float, float]]:
         """Each error rate after both analyses, with its standard error if it were 5 %: tables are independent."""
         found = []
         for shift in (0.0, TOLERANCE, -TOLERANCE):
-            of_both = self.verdicts(std, shift, rule)[1]
+            of_both = self.verdicts(std, shift)[1]
             wrong = of_both[0] if shift else of_both[1] | of_both[2]
             by_table = wrong.mean(axis=0)
             least = math.sqrt(LEVEL * (1 - LEVEL) / wrong.size)
             found.append((float(by_table.mean()), max(least, float(by_table.std()) / math.sqrt(len(by_table)))))
         return found
 
-    def holds_level(self, std: float, rule: Rule = "table") -> bool:
-        return all(rate <= LEVEL + 4 * error for rate, error in self.errors(std, rule))
+    def holds_level(self, std: float) -> bool:
+        return all(rate <= LEVEL + 4 * error for rate, error in self.errors(std))
 
 
 def _intervals(
@@ -191,9 +194,8 @@ def rate_error(rate: float, number: int) -> float:
 # Agreement with the comparison
 
 
-@pytest.mark.parametrize("rule", ["table", "per-cell"])
 @pytest.mark.parametrize("planned", [2, 3, 5])
-def test_verdicts_agree_with_the_comparison(rule: Rule, planned: int) -> None:
+def test_verdicts_agree_with_the_comparison(planned: int) -> None:
     """On Table 2, where one cell has a published std. Some tables have an outlier cell."""
     rng, tables = np.random.default_rng(planned), 12
     cells = TABLE2.cells()
@@ -203,7 +205,7 @@ def test_verdicts_agree_with_the_comparison(rule: Rule, planned: int) -> None:
     errors[3, ::3, 0] += 4
     errors = np.round(errors + np.array([cell.number for cell in cells])[:, None, None], 2)
     published = [np.full(tables, cell.number) for cell in cells]
-    simulated = verdicts(list(errors), published, [Target.of(cell) for cell in cells], rule)
+    simulated = verdicts(list(errors), published, [Target.of(cell) for cell in cells])
     template = [run for cell in cells for run in records(TABLE2, cell.id, [6.0] * 2 * planned)]
     seen = set()
     for table, analysis in itertools.product(range(tables), (0, 1)):
@@ -212,7 +214,7 @@ def test_verdicts_agree_with_the_comparison(rule: Rule, planned: int) -> None:
             for run, error in zip(template, errors[:, table].ravel(), strict=True)
             if run.seed < (analysis + 1) * planned
         ]
-        found = compare(TABLE2, cells, "paper", runs, seeds=planned, noise=rule).cells
+        found = compare(TABLE2, cells, "paper", runs, seeds=planned).cells
         for cell, flags in zip(found, simulated[analysis, :, :, table].T, strict=True):
             expected = (cell.verdict == "reproduced", cell.verdict == "worse", cell.verdict == "better")
             assert tuple(flags) == expected
@@ -220,17 +222,16 @@ def test_verdicts_agree_with_the_comparison(rule: Rule, planned: int) -> None:
     assert seen == {"reproduced", "worse", "better", "underpowered"}
 
 
-@pytest.mark.parametrize("rule", ["table", "per-cell"])
 @pytest.mark.parametrize("published_std", [None, 0.8, 1.5])
-def test_scaled_intervals_agree_with_the_verdicts(rule: Rule, published_std: float | None) -> None:
+def test_scaled_intervals_agree_with_the_verdicts(published_std: float | None) -> None:
     for cells, runs, spread in ((1, 1, "equal"), (2, 2, "equal"), (3, 3, "one 3x"), (6, 5, "lognormal 1.0")):
         simulation = simulate(cells, runs, spread, number=600, published_std=published_std)
         for std, shift in itertools.product((0.16, 0.6), (0.0, 0.5, -1.0)):
             printed = None if published_std is None else std * published_std
             target = Target(resolution=0.0, published_std=printed)
             ours, published = std * simulation.ours + shift, std * simulation.published
-            expected = verdicts(list(ours), list(published), [target] * cells, rule)
-            assert (simulation.verdicts(std, shift, rule) == expected).all()
+            expected = verdicts(list(ours), list(published), [target] * cells)
+            assert (simulation.verdicts(std, shift) == expected).all()
 
 
 # Error rates of verdicts with the noise of the table
@@ -265,7 +266,7 @@ def test_noise_of_the_table_gives_more_power_than_that_of_the_cell(cells: int, r
     simulation = simulate(cells, runs, number=8_000)
     for std in (0.16, 0.25):
         for shift, verdict in ((0.0, 0), (1.0, 1)):
-            ours, old = (simulation.rates(std, shift, rule)[:, verdict] for rule in ("table", "per-cell"))
+            ours, old = (of.rates(std, shift)[:, verdict] for of in (simulation, simulation.alone))
             assert (ours >= old - 0.001).all()
             if (old < 0.97).all():
                 assert (ours > old + 0.01).all()
@@ -317,12 +318,10 @@ def test_one_run_far_off_hardly_affects_the_other_cells(cells: int) -> None:
             assert others >= 0.85 * before - rate_error(0.05, 12_000)
 
 
-def test_skewed_runs_inflate_the_error_rate_less_than_by_the_per_cell_rule(full: bool) -> None:
-    """A limit of both rules. Runs of a gamma distribution with shape 4 around its median: 4.4 % against 6.6 %."""
+def test_skewed_runs_inflate_the_error_rate_less_than_by_its_own_noise(full: bool) -> None:
+    """A limit of both. Runs of a gamma distribution with shape 4 around its median: 4.4 % against 6.6 %."""
     simulation = simulate(10, 5, tails="skewed", number=200_000 if full else 20_000)
-    table, own = (
-        max(rate for std in NOISE for rate, _ in simulation.errors(std, rule)) for rule in ("table", "per-cell")
-    )
+    table, own = (max(rate for std in NOISE for rate, _ in of.errors(std)) for of in (simulation, simulation.alone))
     assert table < own
     assert table < 0.06
 
@@ -335,7 +334,7 @@ PRINTED = (0.14, 0.16, 0.20, 0.22)
 
 
 @pytest.mark.parametrize("runs", [1, 2, 3, 4, 5, 10])
-def test_per_cell_error_rates_are_at_most_five_percent(runs: int, full: bool) -> None:
+def test_error_rates_of_a_single_cell_are_at_most_five_percent(runs: int, full: bool) -> None:
     """After either analysis, at any noise without a published std, else up to 1.5 times the published noise."""
     number = 500_000 if full else 20_000
     first = simulate(1, runs, number=number)
@@ -345,18 +344,18 @@ def test_per_cell_error_rates_are_at_most_five_percent(runs: int, full: bool) ->
         cases.append((with_std, tuple(ratio * std for std in (PRINTED if full else PRINTED[::3]))))
     for simulation, noise in cases:
         for std in noise:
-            match, *shifted = (simulation.rates(std, shift, "per-cell") for shift in (0.0, 0.5, 0.6, 1.0, -0.5))
+            match, *shifted = (simulation.rates(std, shift) for shift in (0.0, 0.5, 0.6, 1.0, -0.5))
             assert (match[:, 1] + match[:, 2] <= LEVEL + rate_error(LEVEL, number)).all()
             for rates in shifted:
                 assert (rates[:, 0] <= LEVEL + rate_error(LEVEL, number)).all()
 
 
 @pytest.mark.parametrize("published_std", [None, 1.0])
-def test_per_cell_power_of_five_runs(published_std: float | None) -> None:
+def test_power_of_a_single_cell_with_five_runs(published_std: float | None) -> None:
     """At a noise of 0.16: 85 % of the matches, and 95.15 % of the shifts by a point, 96.06 % with a published std."""
     simulation = simulate(1, 5, number=200_000, published_std=published_std)
-    assert simulation.rates(0.16, 0.0, "per-cell")[0, 0] >= 0.85
-    assert simulation.rates(0.16, 1.0, "per-cell")[0, 1] >= 0.95 - rate_error(0.95, 200_000)
+    assert simulation.rates(0.16, 0.0)[0, 0] >= 0.85
+    assert simulation.rates(0.16, 1.0)[0, 1] >= 0.95 - rate_error(0.95, 200_000)
 
 
 # Claims
@@ -370,14 +369,14 @@ def a_claim(kind: Any, **values: Any) -> Claim:
     return Claim("a_claim", "Something", "Sec. 1", kind, measure="test_error", **values)
 
 
-def supported(claim: Claim, samples: Sequence[Floats], rule: Rule) -> Floats:
+def supported(claim: Claim, samples: Sequence[Floats]) -> Floats:
     """How often a claim about the first two or four cells is supported, after each analysis."""
     names = "abcdefghijkl"[: len(samples)]
     targets = [Target(resolution=0.0)] * len(samples)
     is_open, found = np.ones(len(samples[0]), bool), []
     for number, level in ANALYSES:
         first = [sample[:, : sample.shape[-1] * number // 2] for sample in samples]
-        priors = dict(zip(names, priors_of(first, targets, rule), strict=True))
+        priors = dict(zip(names, priors_of(first, targets), strict=True))
         contrasts = [part.contrast(dict(zip(names, first, strict=True)), {}, priors) for part in parts(claim)]
         holds, fails = decide_claim([p_values(claim, contrast) for contrast in contrasts], level)
         found.append(holds & is_open if not found else found[0] | holds & is_open)
@@ -414,7 +413,7 @@ def test_claims_are_seldom_supported_where_they_barely_fail(kind: str, spread: s
             elif kind == "close":
                 samples[1] += TOLERANCE
             claim = a_claim(kind, **({"by": 0.2} if kind == "lower" else {"within": 0.5} if kind == "close" else {}))
-            rate = supported(claim, list(samples), "table")[1]
+            rate = supported(claim, list(samples))[1]
             assert rate <= 0.057 + rate_error(0.057, tables), (cells, runs, std)
 
 
@@ -425,7 +424,7 @@ def test_claims_gain_power_from_the_table(std: float, difference: float) -> None
     tables = 4_000
     samples = std * np.random.default_rng(1).standard_normal((10, tables, 10))
     samples[1] += difference
-    ours, old = (supported(a_claim("lower"), list(samples), rule) for rule in ("table", "per-cell"))
+    ours, old = (supported(a_claim("lower"), list(some)) for some in (samples, samples[:2]))
     assert (ours >= old).all()
     if (old < 0.97).all():
         assert (ours >= old + 0.01).all()
@@ -460,18 +459,17 @@ def test_outlook_is_deterministic() -> None:
     assert outlook(*runs, tables=100) == outlook(*runs, tables=100)
 
 
-@pytest.mark.parametrize("rule", ["table", "per-cell"])
-def test_chances_of_verdicts_agree_with_a_simulation(rule: Rule) -> None:
+def test_chances_of_verdicts_agree_with_a_simulation() -> None:
     """Of nine cells without a published std, and of one with it."""
     std, tables = 0.22, 1_500
-    found = outlook(std=std, tables=tables, noise=rule).cells
+    found = outlook(std=std, tables=tables).cells
     assert [one.cells for one in found] == [(BASELINE,), tuple(cell for cell in CELLS_OF_TABLE2 if cell != BASELINE)]
     rng = np.random.default_rng(7)
     samples = std * rng.standard_normal((10, tables, 10))
     published = std * np.median(rng.standard_normal((10, tables, 5)), axis=-1)
     targets = [Target.of(cell) for cell in TABLE2.cells()]
     match, worse, at_tolerance = (
-        verdicts(list(samples + shift), list(published), targets, rule).mean(axis=-1) for shift in (0.0, 1.0, 0.5)
+        verdicts(list(samples + shift), list(published), targets).mean(axis=-1) for shift in (0.0, 1.0, 0.5)
     )
     for one, cells in zip(found, (slice(0, 1), slice(1, 10)), strict=True):
         chance = 4 * math.sqrt(2 * 0.25 / tables)
@@ -487,7 +485,7 @@ def test_chances_of_claims_agree_with_a_simulation() -> None:
     (found,) = assess_outlook(compared(table), std, tables).claims
     samples = std * np.random.default_rng(8).standard_normal((10, tables, 10))
     samples[1] += CELLS_OF_TABLE2[BASELINE] - CELLS_OF_TABLE2[PREACT]
-    expected = supported(a_claim("lower"), list(samples), "table")
+    expected = supported(a_claim("lower"), list(samples))
     assert found.supported == pytest.approx(expected, abs=4 * math.sqrt(2 * 0.25 / tables))
     assert 0.3 < found.supported[0] < found.supported[1] < 1
 
@@ -514,7 +512,7 @@ def test_decided_table_needs_no_runs() -> None:
 def test_missing_runs_are_those_up_to_the_next_analysis() -> None:
     wide = (-0.6, 0.5, 0.0, -0.4, 0.6)
     runs = [*around(PREACT, deviations=CALM[:3]), *around(BN, deviations=wide), *around(DEEP, deviations=[*wide, 0.1])]
-    found = next_of(outlook(*runs, std=0.3, noise="per-cell"))
+    found = next_of(outlook(*runs, std=0.3))
     counts = {cell: (one.missing, one.total) for cell, one in found.items()}
     assert counts[PREACT] == (2, 5)
     assert counts[BN] == (5, 10)
@@ -530,7 +528,7 @@ def test_chance_of_a_cell_without_runs_is_that_of_a_match() -> None:
 
 
 def test_runs_at_hand_are_continued_around_an_uncertain_mean() -> None:
-    """One run exactly the tolerance away, by the per-cell rule written out; around a certain mean 2 % are decided."""
+    """One run exactly the tolerance away, by its own noise, written out; around a certain mean 2 % are decided."""
     rng, std, seen = np.random.default_rng(3), 0.1, [TOLERANCE]
     mean = TOLERANCE + std * rng.standard_normal(20_000)
     further = mean[:, None] + std * rng.standard_normal((20_000, 4))
@@ -538,14 +536,14 @@ def test_runs_at_hand_are_continued_around_an_uncertain_mean() -> None:
     reach = stats.t(4).isf(0.05) * errors.std(axis=1, ddof=1) * math.sqrt(2 * median_variance(5))
     away = np.abs(np.median(errors, axis=1))
     expected = ((away + reach <= TOLERANCE) | (away - reach > TOLERANCE)).mean()
-    found = next_of(outlook(*around(PREACT, deviations=seen), std=std, tables=4_000, noise="per-cell"))
+    found = next_of(assess_outlook(compared(TABLE2, *around(PREACT, deviations=seen)), std, 4_000, cells=[PREACT]))
     assert found[PREACT].verdicts[PREACT] == pytest.approx(expected, abs=0.03)
     assert expected == pytest.approx(0.10, abs=0.01)
 
 
 def test_cell_that_has_used_up_its_extension_needs_no_runs() -> None:
     wide = (-0.6, 0.5, 0.0, -0.4, 0.6)
-    comparison = compared(TABLE2, *around(PREACT, deviations=[*wide, *wide]), noise="per-cell")
+    comparison = compared(TABLE2, *around(PREACT, deviations=[*wide, *wide]))
     assert in_cell(comparison, PREACT).verdict == "underpowered"
     assert not any(PREACT in one.verdicts for one in assess_outlook(comparison, 0.3, 50).next_runs)
 
@@ -622,7 +620,7 @@ def test_only_errors_of_one_metric_share_their_noise() -> None:
     rng = np.random.default_rng(5)
     samples = [rng.normal(0, std, (50, 3)) for std in (0.1, 0.1, 0.1, 1.0, 1.0, 1.0)]
     targets = [Target(dataset="imagenet", metric=metric) for metric in TOP for _ in range(3)]
-    priors = priors_of(samples, targets, "table")
+    priors = priors_of(samples, targets)
     assert [round(float(np.sqrt(prior.variance.mean())), 1) for prior in priors] == [0.1] * 3 + [1.0] * 3
 
 

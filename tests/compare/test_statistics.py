@@ -181,7 +181,7 @@ def test_interval_of_two_one_sided_tests(std: float | None) -> None:
     assert (interval.level, interval.degrees) == (0.03, known.degrees)
 
 
-SHARED = Noise(0.2, 12.0, "table", table_weight=0.5)
+SHARED = Noise(0.2, 12.0, "table", 0.0, 0.5)
 
 
 def test_interval_with_the_tables_noise_is_around_the_hodges_lehmann_estimate() -> None:
@@ -207,10 +207,10 @@ def test_published_std_widens_an_interval_with_the_tables_noise() -> None:
 
 def test_arrays_give_the_intervals_of_each_table() -> None:
     samples, published = np.array([A, A[::-1], [x + 0.1 for x in A]]), np.array([6.37, 6.0, 6.2])
-    noise = Noise(np.array([0.1, 0.2, 0.3]), np.array([8.0, 12.0, math.inf]), "table")
+    noise = Noise(np.array([0.1, 0.2, 0.3]), np.array([8.0, 12.0, math.inf]), "table", 0.0, np.ones(3))
     together = difference_interval(samples, published, 5, noise, 0.05, 0.15)
     for i, sample in enumerate(samples):
-        alone = Noise(float(noise.std[i]), float(noise.degrees[i]), "table")
+        alone = Noise(float(noise.std[i]), float(noise.degrees[i]), "table", 0.0, 1.0)
         one = difference_interval(sample, float(published[i]), 5, alone, 0.05, 0.15)
         for field in ("difference", "low", "high", "standard_error", "degrees"):
             assert getattr(together, field)[i] == pytest.approx(getattr(one, field), rel=1e-12)
@@ -236,7 +236,7 @@ def test_identical_runs_have_a_point_interval() -> None:
     ],
 )
 def test_decision(low: float, high: float, decision: str) -> None:
-    assert decide(Interval((low + high) / 2, low, high, 0.05, 0.1, 4), TOLERANCE) == decision
+    assert decide(Interval(low, high, 0.05, (low + high) / 2, 0.1, 4), TOLERANCE) == decision
 
 
 # Contrasts of means
@@ -346,7 +346,7 @@ def test_binomial_standard_error() -> None:
 # What is refused
 
 
-KNOWN = Noise(0.16, 4, "ours")
+KNOWN = Noise(0.16, 4, "ours", 0.0, 0.0)
 
 
 @pytest.mark.parametrize(

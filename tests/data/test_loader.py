@@ -119,7 +119,7 @@ def test_given_values_normalise_each_channel(small_dataset: ImageDataset) -> Non
 def test_evaluation_covers_the_test_set_once_in_order(
     small_dataset: ImageDataset, paper_recipe: Recipe, batch_size: int
 ) -> None:
-    feed = make_feed(small_dataset, paper_recipe, 3, CPU, torch.channels_last, no_interrupt, lambda _: None)
+    feed = make_feed(small_dataset, paper_recipe, 3, CPU, no_interrupt, lambda _: None)
     made = list(feed.test(None, batch_size))
     assert [len(batch.labels) for batch in made[:-1]] == [batch_size] * (len(made) - 1)
     images = torch.cat([batch.images for batch in made]).permute(0, 2, 3, 1).numpy()
@@ -132,7 +132,7 @@ def test_evaluation_covers_the_test_set_once_in_order(
 def test_reestimation_shows_whole_groups_of_one_pass_of_its_own(
     small_dataset: ImageDataset, paper_recipe: Recipe, at_once: int
 ) -> None:
-    feed = make_feed(small_dataset, paper_recipe, 3, CPU, torch.channels_last, no_interrupt, lambda _: None)
+    feed = make_feed(small_dataset, paper_recipe, 3, CPU, no_interrupt, lambda _: None)
     (images,) = feed.reestimation(at_once)  # 64 of 100
     assert torch.equal(images, batches(small_dataset, batch_size=64, purpose="batch-norm").batch(0).images)
 

@@ -23,7 +23,7 @@ def _numbers(svg: str, pattern: str) -> list[float]:
 
 def test_dot_line_and_band_are_on_one_scale(numbers: Comparison) -> None:
     net = _of(numbers, "preact/resnet110")
-    interval, svg = net.net.assessment.interval, IntervalScale(2.0).draw(net)
+    interval, svg = net.compared.interval, IntervalScale(2.0).draw(net)
     assert interval is not None
     zero, per_point = 100, 90 / 2.0  # the middle of 200, whose margins are 10 wide
     low, high = _numbers(svg, r'd="M([\d.]+) 11.0H([\d.]+)"')
@@ -54,11 +54,11 @@ def test_arrows_show_what_lies_beyond_the_scale(
 
 def test_the_scale_holds_tolerance_and_intervals_but_no_far_ones(numbers: Comparison) -> None:
     near, far = _of(numbers, "original/resnet110"), _of(numbers, "bn_after_addition/resnet110")
-    interval = far.net.assessment.interval
+    interval = far.compared.interval
     assert interval is not None
-    lost = replace(far.net.assessment, interval=replace(interval, high=50.0))
+    lost = replace(far.compared, interval=replace(interval, high=50.0))
     cases = [([near], 0.5), ([near, far], interval.high)]
-    cases.append(([near, replace(far, net=replace(far.net, assessment=lost))], 8 * 0.5))
+    cases.append(([near, replace(far, compared=lost)], 8 * 0.5))
     for nets, bound in cases:
         scale = IntervalScale.of(nets)
         assert scale is not None

@@ -212,10 +212,8 @@ def test_notes_on_verdicts_are_footnotes(numbers: Comparison) -> None:
     assert "2 cells differ from the paper" in notes
 
 
-def test_noise_is_named(numbers: Comparison, shared: Comparison) -> None:
+def test_noise_is_named(shared: Comparison) -> None:
     assert "Noise between runs: estimated from all cells of the table; own noise: preact/resnet164." in below(shared)
-    assert "Noise between runs: each cell's own." in below(numbers)
-    assert ["By --noise per-cell" in below(comparison) for comparison in (numbers, shared)] == [True, False]
 
 
 def test_footnotes_of_the_paper_are_printed_if_used(comparisons: dict[str, Comparison]) -> None:

@@ -105,8 +105,8 @@ def test_difference_within_the_tolerance_has_no_chance_of_worse(tables: dict[str
 
 def test_assumptions_are_named(table2: Table) -> None:
     chosen = [cell.id for cell in table2.cells("*/resnet110")]
-    text = flat(render(assess_outlook(compared(table2, noise="per-cell"), std=0.25, tables=200, cells=chosen)))
-    assert "a standard deviation of 0.25 points between runs (as given by `--std`), and judged with each cell's" in text
+    text = flat(render(assess_outlook(compared(table2), std=0.25, tables=200, cells=chosen)))
+    assert "a standard deviation of 0.25 points between runs (as given by `--std`), and judged with noise" in text
     assert "Claims not simulated: 1 not about mean test errors; 7 about cells that are not" in text
     text = flat(render(assess_outlook(compared(table2), tables=200)))
     assert "0.18 points between runs (typical of those that the authors print; `--std` sets another)" in text

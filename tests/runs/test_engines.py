@@ -98,27 +98,6 @@ def test_resuming_with_other_arithmetic_warns(
     assert_same(directory, expected)
 
 
-def test_chosen_engine_trains_and_replay_is_eager(
-    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The trainer of a replay is eager, which takes the least memory."""
-    made = []
-    original = session_module.Trainer
-
-    def record(*arguments: Any, engine: str, **options: Any) -> Any:
-        made.append(engine)
-        return original(*arguments, engine="eager", **options)
-
-    monkeypatch.setattr(session_module, "engine_candidates", lambda *_, **__: [EngineChoice("compile", "a test")])
-    monkeypatch.setattr(session_module, "Trainer", record)
-    monkeypatch.setattr(session_module, "engine_error", lambda *_: None)
-    hot = replace(run, recipe=replace(run.recipe, learning_rate=1e30, warm_up=None))
-    train(hot, tmp_path, stop_at=4)
-    _, log = train(hot, tmp_path)
-    assert log.record.status == "diverged"
-    assert made == ["compile", "compile", "eager"]
-
-
 @pytest.fixture
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Candidates as on a GPU; CUDA graphs become tapes, and compiled units run unchanged."""
@@ -165,7 +144,7 @@ def normalise_wrongly(module: nn.Module) -> None:
         (broken_step, "RuntimeError: CUDA error: no luck in [path]"),
         (no_compiler, "torch.compile failed ([path] no such file)"),
         (short_of_memory, "OutOfMemoryError: CUDA out of memory."),
-        (normalise_wrongly, "The first steps of engine compile are wrong on this machine (step 1: loss"),
+        (normalise_wrongly, "The first steps of engine compile are not those of eager on this machine (step 1: loss"),
     ],
 )
 def test_next_engine_is_taken_and_the_reason_recorded(
@@ -195,8 +174,8 @@ def test_engine_asked_for_by_name_fails_with_the_reason(
 ) -> None:
     monkeypatch.setattr(trainer_module, "compile_units", normalise_wrongly)
     directory, log = train(run, tmp_path, engine="compile")
-    assert "The first steps of engine compile are wrong on this machine (step 1: loss" in log.failure
-    assert "Choose another engine, such as `--engine eager`." in log.failure
+    assert "The first steps of engine compile are not those of eager on this machine (step 1: loss" in log.failure
+    assert "takes the fastest engine that works with `--engine auto`;" in log.failure
     assert directory.read_record() is None
 
 

@@ -238,27 +238,6 @@ def test_lost_images_do_not_count_against_an_engine(
     assert Store(tmp_path).directory(run.id).read_record() is None
 
 
-def test_divergence_is_located_once_lost_images_are_back(run: PlannedRun, images: Path, tmp_path: Path) -> None:
-    """They are lost at the start of the search, which trains on the first images again."""
-    undo = list[Callable[[Path], object]]()
-
-    class Harmful(Log):
-        def warned(self, run: PlannedRun, text: str) -> None:
-            super().warned(run, text)
-            undo.append(move(images))
-
-    hot = replace(run, recipe=replace(run.recipe, learning_rate=1e30))
-    log = Harmful()
-    with pytest.raises(DataError):
-        train(hot, tmp_path, log=log)
-    assert "replaying to find the first such value" in log.warnings[0]
-    undo[0](images)
-    _, log = train(hot, tmp_path)
-    found = log.record.divergence
-    assert found
-    assert (log.record.status, log.steps, found.iteration, found.phase) == ("diverged", [], 2, "forward")
-
-
 ITERATIONS = 200
 KILLS = (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL)
 RECIPE = {

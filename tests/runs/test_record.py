@@ -80,7 +80,7 @@ def test_record_file_has_documented_keys() -> None:
         (setting("data", "name", to="abc\u202e"), "data.name: must be one line of text without control characters"),
         (setting("result", to=None), "its status is 'finished' without a result"),
         (setting("files", "weights_sha256", to=None), "its status is 'finished' without a hash of the weights"),
-        (setting("divergence", to=vars(Divergence(5, 0.1, None, None))), "'finished' with a divergence"),
+        (setting("divergence", to=vars(Divergence(5, 0.1))), "'finished' with a divergence"),
         (setting("status", to="partial"), "its status is 'partial' with a result"),
         (setting("iteration", to=79), "it is finished at iteration 79, which is not the last of its recipe"),
         (setting("sessions", to=[]), "its sessions do not make up its 80 iterations"),

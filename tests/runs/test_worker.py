@@ -291,7 +291,7 @@ def raise_numerics(monkeypatch: pytest.MonkeyPatch) -> None:
         ("torch", "(this is 99.0.1). Resuming would mix versions."),
     ],
 )
-def test_versions_are_mixed_only_on_request(
+def test_versions_are_never_mixed(
     run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, message: str
 ) -> None:
     directory, _ = train(run, tmp_path, stop_at=8)
@@ -303,21 +303,24 @@ def test_versions_are_mixed_only_on_request(
     _, refused = train(run, tmp_path)
     assert message in refused.failure
     assert "`--incompatible restart` restarts it" in refused.failure
-    assert "`--incompatible continue` resumes it" in refused.failure
     assert files_of(directory) == before
 
-    _, mixed = train(run, tmp_path, incompatible="continue", stop_at=12)
-    assert mixed.record.is_mixed
-    assert any("The run is resumed and marked as mixed." in warning for warning in mixed.warnings)
-    _, mixed = train(run, tmp_path)
-    assert mixed.record.status == "finished", "the newest checkpoint has this version"
-    assert mixed.record.is_mixed
-    assert [s.last for s in mixed.record.sessions] == [8, 12, 20]
-
-    assert remaining([run], Store(tmp_path), Limits(), "restart") == [(run, 20)]
     _, anew = train(run, tmp_path, incompatible="restart")
-    assert anew.steps == list(range(1, 21)), "although the newest checkpoint has this version"
+    assert anew.steps == list(range(1, 21))
     assert not anew.record.is_mixed
+
+
+def test_run_that_mixes_versions_is_not_resumed(run: PlannedRun, tmp_path: Path) -> None:
+    """The version before could resume a run of another version, and wrote checkpoints of its own."""
+    directory, log = train(run, tmp_path, stop_at=8)
+    (session,) = log.record.sessions
+    earlier = replace(session, last=3, code=replace(session.code, numerics=THIS - 1))
+
+    def mix(checkpoint: Checkpoint) -> Checkpoint:
+        return replace(checkpoint, facts=replace(checkpoint.facts, sessions=(earlier, session)))
+
+    edit_checkpoint(directory, mix)
+    assert f"numerics version {THIS - 1} (this is {THIS})" in train(run, tmp_path)[1].failure
 
 
 def test_finished_run_of_other_version_restarts_on_request(
@@ -456,6 +459,14 @@ def test_run_recomputes_units_only_while_memory_is_short(
     assert_same(part, train(run, tmp_path / "uninterrupted")[0])
 
 
+def test_groups_side_by_side_need_more_memory(run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_free_memory(monkeypatch, 1)
+    _, log = train(run, tmp_path, engine="streams")
+    needed = memory_needed(run.net, run.recipe, "fp32", run.side, 2)
+    assert f"needs about {format_bytes(needed)} for a training step" in log.failure
+    assert "choose `--engine eager`, which keeps activations of 8 images, not 16" in log.failure
+
+
 def watch_trainers(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Return a list to which each new trainer adds whether it recomputes its units."""
     made: list[bool] = []
@@ -508,7 +519,7 @@ def test_run_that_recomputes_already_is_not_tried_again(
     [
         (
             ValueError("CppCompileError\n\nOutput:\nx.cpp:3:1: fatal error: no omp.h\n  more\n"),
-            "torch.compile failed (BackendCompilerFailed: x.cpp:3:1: fatal error: no omp.h). Choose",
+            "torch.compile failed (BackendCompilerFailed: x.cpp:3:1: fatal error: no omp.h). A new run",
         ),
         pytest.param(
             torch.OutOfMemoryError("CUDA out of memory."),

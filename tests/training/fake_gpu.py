@@ -70,6 +70,9 @@ class FakeGpu(TorchDispatchMode):
         finally:
             self._capturing = False
 
+    def side_by_side(self, calls: list[Callable[[], Any]]) -> list[Any]:
+        return [call() for call in calls]
+
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if self._capturing:

@@ -34,7 +34,7 @@ from triton.runtime.driver import driver
 from paperbench.catalogue import resolve
 from paperbench.models import ResidualNet
 from paperbench.training.compiling import compile_units
-from paperbench.training.precision import autocast, has_bf16
+from paperbench.training.precision import autocast, set_arithmetic
 from paperbench.training.working_copy import WorkingCopy
 
 GPU = torch.device("cuda:0")
@@ -143,19 +143,18 @@ def _lower_graph(graph: torch.fx.GraphModule, inputs: list[Any], capability: Cap
     return run
 
 
-def lower_units(
-    net: str, depth: int, precision: str, capability: Capability, *, combo_kernels: bool = False
-) -> Lowered:
+def lower_units(net: str, depth: int, precision: str, capability: Capability) -> Lowered:
     """Lower every kind of residual unit of a net as the compile engine would."""
     lowered = Lowered()
 
     def record(_: AsyncCompile, name: str, source: str, **__: Any) -> None:
         lowered.kernels[name] = source
 
+    set_arithmetic(precision)
     model = ResidualNet(resolve(net, depth=depth)).to(memory_format=torch.channels_last)
     size = BATCH // GROUPS
-    working = WorkingCopy(model, bf16_weights=has_bf16(precision), batch_norm_group=size, groups=GROUPS)
-    compile_units(working.module, combo_kernels=combo_kernels)
+    working = WorkingCopy(model, bf16_weights=precision == "bf16", batch_norm_group=size, groups=GROUPS)
+    compile_units(working.module)
     lower = partial(torch._inductor.compile_fx.compile_fx, inner_compile=partial(_lower_graph, capability=capability))
     images = torch.zeros(BATCH, 3, 32, 32).to(memory_format=torch.channels_last)
     with (

@@ -8,13 +8,15 @@ update, and replays the same operators on the same memory. It has the same restr
 - Neither the host's code nor a shape may depend on values, and no value may come from the host.
 - The tape does not keep existing memory alive. If it was freed, the replay raises; a GPU would compute with garbage.
 - Random numbers come from the default generator, in its state at the replay.
+- What was called side by side has no order: a replay does an operation of each call in turn, the last call's first.
 
 It cannot detect tensors on the host (here all are; see `fake_gpu.py`), or kernels that a GPU cannot capture.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain, groupby, zip_longest
 from typing import Any, NamedTuple
 
 import torch
@@ -40,6 +42,7 @@ class Tape:
 
     def __init__(self) -> None:
         self._recordings: list[_Recording] = []
+        self._call: int | None = None  # of those side by side
 
     def warm_up(self, body: Callable[[], None]) -> None:
         for _ in range(WARM_UPS):
@@ -51,7 +54,7 @@ class Tape:
         Raises:
             CaptureError: A CUDA graph could not capture it.
         """
-        recording = _Recording()
+        recording = _Recording(lambda: self._call)
         generator = torch.get_rng_state()
         with _NoHostReads(), recording:
             body()
@@ -59,6 +62,13 @@ class Tape:
         torch.set_rng_state(generator)
         self._recordings.append(recording)
         return recording.replay
+
+    def side_by_side(self, calls: Iterable[Callable[[], Any]]) -> list[Any]:
+        results = []
+        for self._call, call in enumerate(calls):
+            results.append(call())
+        self._call = None
+        return results
 
     def uses(self, tensor: Tensor) -> bool:
         """Whether the replays use the memory of this tensor, which existed before the recording."""
@@ -121,8 +131,9 @@ class _Hole(NamedTuple):
 
 
 class _Operation(NamedTuple):
-    """A call, and its results on new memory: the index among all results, and the tensor to fill."""
+    """The number of the call side by side, the operator, and its new results: index among all, and tensor to fill."""
 
+    branch: int | None
     function: Any
     args: list[Any]
     kwargs: dict[str, Any]
@@ -130,8 +141,9 @@ class _Operation(NamedTuple):
 
 
 class _Recording(TorchDispatchMode):
-    def __init__(self) -> None:
+    def __init__(self, branch: Callable[[], int | None]) -> None:
         super().__init__()
+        self._branch = branch
         self._operations: list[_Operation] = []
         self._holes: list[_Hole] = []
         self._earlier: dict[int, _Earlier] = {}
@@ -153,7 +165,7 @@ class _Recording(TorchDispatchMode):
         output = function(*args, **kwargs)
         results = self._results(output)
         if results or function._schema.is_mutable:  # otherwise a view, which need not be repeated
-            self._operations.append(_Operation(function, arguments, options, results))
+            self._operations.append(_Operation(self._branch(), function, arguments, options, results))
         return output
 
     def _register(self, storage: torch.UntypedStorage) -> None:
@@ -198,7 +210,9 @@ class _Recording(TorchDispatchMode):
         return results
 
     def undo(self) -> None:
-        """Undo the effects of recording."""
+        """Undo the effects of recording, and forget the order of what was called side by side."""
+        parts = groupby(self._operations, lambda one: one.branch is not None)
+        self._operations = [one for is_split, part in parts for one in (_mixed(part) if is_split else part)]
         for earlier in self._earlier.values():
             earlier.restore()
         for storage in self._own.values():
@@ -213,13 +227,22 @@ class _Recording(TorchDispatchMode):
                     aliases[hole.view] = hole.view.on(self._earlier[hole.view.memory].storage)
                 hole.container[hole.key] = aliases[hole.view]
             with torch.autocast("cpu", enabled=False):
-                for function, args, kwargs, results in self._operations:
+                for _, function, args, kwargs, results in self._operations:
                     outputs = tree_leaves(function(*args, **kwargs))
                     for index, recorded in results:
                         recorded.copy_(outputs[index])
         finally:
             for hole in self._holes:
                 hole.container[hole.key] = None
+
+
+def _mixed(operations: Iterable[_Operation]) -> list[_Operation]:
+    """Interleave the calls side by side, unless they draw random numbers, which a CUDA graph gives to each in order."""
+    found = list(operations)
+    if any(torch.Tag.nondeterministic_seeded in one.function.tags for one in found):
+        return found
+    branches = [list(one) for _, one in groupby(found, lambda one: one.branch)]
+    return [one for one in chain.from_iterable(zip_longest(*reversed(branches))) if one is not None]
 
 
 def refuse_uncapturable(function: Any, args: Any, kwargs: Any) -> None:

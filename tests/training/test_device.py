@@ -165,7 +165,7 @@ def test_torch_without_cuda_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_precisions_of_a_gpu_from_before_ampere(monkeypatch: pytest.MonkeyPatch) -> None:
     with_gpus(monkeypatch, T4)
     assert choose_precision(None, FIRST) == choose_precision("fp32", FIRST) == "fp32"
-    for precision in ("tf32", "bf16", "bf16-fp32-stream"):
+    for precision in ("tf32", "bf16"):
         with pytest.raises(PaperbenchError, match=f"{precision} needs an NVIDIA GPU of the Ampere .* Use fp32.$"):
             choose_precision(precision, FIRST)
 

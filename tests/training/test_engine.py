@@ -173,6 +173,7 @@ def test_nets_with_dropout_are_not_compiled() -> None:
 def test_resumed_run_keeps_its_engine() -> None:
     assert names(CUDA, 64_000, "eager") == ["eager"]
     assert names(CUDA, 1, "compile") == ["compile"]
+    assert names(CUDA, 1, "streams") == ["streams"]
     assert [choice.name for choice in engine_candidates("graph", CUDA, 64_000, earlier="eager")] == ["graph"]
 
 

@@ -18,7 +18,6 @@ from paperbench.errors import RunError
 from paperbench.models import ResidualNet
 from paperbench.specs.recipe import Recipe
 from paperbench.training.batch_norm import TrainingBatchNorm2d
-from paperbench.training.divergence import find_in_test, find_in_training, has_finite_state
 from paperbench.training.engine import ENGINES, EngineName
 from paperbench.training.metrics import MetricAccumulator
 from paperbench.training.soundness import engine_error
@@ -49,12 +48,12 @@ def runs(paper_recipe: Recipe, tiny_dataset: ImageDataset) -> Runs:
 
 
 BY_DEFAULT = {
-    ("preact_resnet20", "graph", "fp32"),
-    ("original_resnet20", "compile", "bf16-fp32-stream"),
+    ("preact_resnet20", "streams", "fp32"),
+    ("original_resnet20", "compile", "bf16"),
     ("resnet110_exclusive_gating", "eager", "bf16"),
     ("resnet110_dropout_shortcut", "graph", "bf16"),
 }
-WITHOUT_TF32 = ("fp32", "bf16", "bf16-fp32-stream")  # its operations are those of fp32
+WITHOUT_TF32 = ("fp32", "bf16")  # its operations are those of fp32
 CASES = {("preact_resnet20", "eager", "tf32")} | {
     (net, engine, precision) for net in NETS for engine in ENGINES for precision in WITHOUT_TF32
 }
@@ -127,16 +126,11 @@ def test_copies_that_race_are_refused(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("engine", ["graph", "compile"])
+@pytest.mark.parametrize("engine", ["graph", "streams", "compile"])
 def test_checks_of_a_training_stay_on_the_gpu(runs: Runs, engine: EngineName) -> None:
-    """Those of an engine before a run, and the search for a divergence. On a fake GPU, all values are equal."""
+    """On a fake GPU, all values are equal."""
     with fake_gpu():
-        trainer = runs.new(engine)
-        assert engine_error(trainer, engine) is None
-        trainer.step()
-        assert has_finite_state(trainer)
-        assert find_in_training(trainer, 2) is None
-        assert find_in_test(trainer) is None
+        assert engine_error(runs.new(engine), engine) is None
 
 
 def adds_a_number_of_the_host(output: Tensor) -> Tensor:

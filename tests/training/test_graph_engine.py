@@ -6,6 +6,7 @@ On a CPU, a tape replaces the CUDA graph (`tests/training/tape.py`). `python -m 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -79,9 +80,9 @@ def metrics_and_states(trainer: Trainer) -> tuple[list[TrainingMetrics], list[di
     return metrics, [*states, state_of(trainer)]
 
 
-def assert_graph_equals_eager(runs: Runs) -> None:
+def assert_graph_equals_eager(runs: Runs, engine: EngineName) -> None:
     metrics, states = metrics_and_states(runs.new("eager"))
-    graph_metrics, graph_states = metrics_and_states(runs.new("graph"))
+    graph_metrics, graph_states = metrics_and_states(runs.new(engine))
     assert graph_metrics == metrics
     for eager_state, graph_state in zip(states, graph_states, strict=True):
         assert differences(graph_state, eager_state) == [], eager_state["iteration"]
@@ -90,34 +91,42 @@ def assert_graph_equals_eager(runs: Runs) -> None:
 
 
 @pytest.mark.full
-def test_200_steps_equal_eager_ones(runs: Runs, paper_recipe: Recipe) -> None:
+@pytest.mark.parametrize("engine", ["graph", "streams"])
+def test_200_steps_equal_eager_ones(runs: Runs, paper_recipe: Recipe, engine: EngineName) -> None:
     precision = "fp32" if runs.device == CPU else "tf32"
-    assert_graph_equals_eager(replace(runs, recipe=recipe_of(paper_recipe, 200), precision=precision))
+    assert_graph_equals_eager(replace(runs, recipe=recipe_of(paper_recipe, 200), precision=precision), engine)
 
 
 @pytest.mark.parametrize(
-    ("net", "precision", "changes"),
+    ("engine", "net", "precision", "changes"),
     [
-        ("preact_resnet20", "fp32", {}),
-        ("original_resnet20", "bf16", {"momentum_form": "pytorch"}),
-        ("preact_resnet20", "bf16", MORE),
-        (NOISY, "fp32", {"momentum_form": "nesterov"}),
-        (NOISY, "bf16-fp32-stream", {}),
-        ("resnet110_exclusive_gating", "bf16", {}),
-        ("resnet110_conv_shortcut", "bf16-fp32-stream", {"momentum_form": "pytorch"}),
-        ("resnet110_bn_after_addition", "fp32", {"momentum": 0.0}),
+        ("graph", "preact_resnet20", "fp32", {}),
+        ("streams", "preact_resnet20", "fp32", {}),
+        ("streams", "original_resnet20", "bf16", {"momentum_form": "pytorch"}),
+        ("graph", "preact_resnet20", "bf16", MORE),
+        ("streams", NOISY, "fp32", {"momentum_form": "nesterov"}),
+        ("graph", NOISY, "bf16", {}),
+        ("streams", "preact_resnet164", "bf16", {**MORE, "batch_size": 12, "iterations": 8}),  # four groups
+        pytest.param("streams", "preact_resnet164", "fp32", {}, marks=pytest.mark.full),
+        ("graph", "resnet110_exclusive_gating", "bf16", {}),
+        ("streams", "resnet110_conv_shortcut", "bf16", {"momentum_form": "pytorch"}),
+        ("graph", "resnet110_bn_after_addition", "fp32", {"momentum": 0.0}),
     ],
 )
-def test_steps_equal_eager_ones(runs: Runs, net: str, precision: str, changes: dict[str, Any]) -> None:
-    assert_graph_equals_eager(replace(runs, net=net, precision=precision, recipe=replace(runs.recipe, **changes)))
+def test_steps_equal_eager_ones(
+    runs: Runs, engine: EngineName, net: str, precision: str, changes: dict[str, Any]
+) -> None:
+    depth, recipe = 11 if "164" in net else 8, replace(runs.recipe, **changes)
+    runs = replace(runs, net=net, depth=depth, precision=precision, recipe=recipe)
+    assert_graph_equals_eager(runs, engine)
 
 
 @pytest.mark.parametrize(
     ("precision", "first", "second"),
     [
         ("fp32", "graph", "graph"),
-        ("bf16", "eager", "graph"),
-        ("fp32", "graph", "eager"),
+        ("bf16", "eager", "streams"),
+        ("fp32", "streams", "eager"),
     ],
 )
 def test_any_engine_resumes_another(
@@ -182,14 +191,21 @@ def test_eager_steps_between_replays(noisy: Runs) -> None:
 
 
 def test_two_trainings_side_by_side(runs: Runs) -> None:
+    """On a GPU at the same time."""
     narrow = replace(runs, net="original_resnet20", precision="bf16")
     expected = runs.eager_states()[8], narrow.eager_states()[8]
-    trainers = runs.new("graph"), narrow.new("graph")
+    own = [nullcontext() if runs.device == CPU else torch.cuda.stream(torch.cuda.Stream()) for _ in expected]
+    trainers: list[Trainer] = []
+    for stream, made, engine in zip(own, (runs, narrow), ("graph", "streams"), strict=True):
+        with stream:
+            trainers.append(made.new(engine))  # type: ignore[arg-type]
     for _ in range(8):
-        for trainer in trainers:
-            trainer.step()
-    for trainer, state in zip(trainers, expected, strict=True):
-        assert differences(state_of(trainer), state) == []
+        for stream, trainer in zip(own, trainers, strict=True):
+            with stream:
+                trainer.step()
+    for stream, trainer, state in zip(own, trainers, expected, strict=True):
+        with stream:
+            assert differences(state_of(trainer), state) == []
 
 
 @pytest.fixture
@@ -255,7 +271,7 @@ NOT_PERMITTED = RuntimeError("CUDA error: operation not permitted when stream is
         (True, NOT_PERMITTED, RunError, "not permitted"),
         (False, NO_MEMORY, torch.OutOfMemoryError, "Tried to allocate"),
         (False, None, torch.OutOfMemoryError, "previous error during capture"),
-        (False, NOT_PERMITTED, RunError, r"not permitted when stream is capturing\). .* `--engine eager`\.$"),
+        (False, NOT_PERMITTED, RunError, r"not permitted when stream is capturing\)\. .* `--engine eager`\.$"),
     ],
 )
 def test_failed_capture_says_why_and_does_not_train(
@@ -302,13 +318,29 @@ def test_warm_up_leaves_no_gradients_to_the_capture(runs: Runs, monkeypatch: pyt
     assert gradients == [None] * len(list(trainer.model.parameters()))
 
 
-def test_all_captures_on_a_gpu_share_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[torch.device] = []
-    monkeypatch.setattr(torch.cuda, "Stream", made.append)
-    devices = [torch.device("cuda", index) for index in (100, 101, 100)]
-    for device in devices:
-        CudaCapture(device)
-    assert made == devices[:2]
+def test_streams_are_those_of_their_caller_and_both_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if a call fails. Trainings on streams of their own share none, and so no workspace of cuBLAS."""
+    log: list[Any] = []
+
+    class Stream:
+        device = "cuda"
+
+        def __init__(self, *_: Any) -> None:
+            self.wait_stream = lambda other: log.append((self, other))
+
+    callers = Stream(), Stream()
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda one: nullcontext(log.append(one)))
+    for caller in (*callers, callers[0]):
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda _, caller=caller: caller)
+        with pytest.raises(ValueError, match="invalid literal"):
+            CudaCapture(torch.device("cuda")).side_by_side([lambda: None, lambda: int("a failure")])
+    seen = log[:6], log[6:12]
+    for caller, waits in zip(callers, seen, strict=True):
+        one, other = waits[1], waits[3]
+        assert waits == [(one, caller), one, (other, caller), other, (caller, one), (caller, other)]
+    assert len({*callers, *(waits[i] for waits in seen for i in (1, 3))}) == 6
+    assert log[12:] == log[:6]
 
 
 @pytest.mark.gpu
@@ -373,12 +405,12 @@ def test_step_after_the_last_iteration_is_refused(runs: Runs) -> None:
     assert differences(state_of(trainer), before) == []
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(("engine", "precision"), [("graph", "fp32"), ("streams", "bf16")])
 def test_replayed_tensors_are_never_replaced(
-    recipe: Recipe, tiny_dataset: ImageDataset, tapes: list[Tape], precision: str
+    recipe: Recipe, tiny_dataset: ImageDataset, tapes: list[Tape], engine: EngineName, precision: str
 ) -> None:
     """A graph stores addresses, so it would no longer train a tensor that was replaced."""
-    trainer = advance(Runs(recipe, tiny_dataset, CPU, precision=precision).new("graph"), 2)
+    trainer = advance(Runs(recipe, tiny_dataset, CPU, precision=precision).new(engine), 2)
 
     def moved() -> list[str]:
         (tape,) = tapes
@@ -415,11 +447,13 @@ def test_host_counters_are_not_captured(recipe: Recipe, tiny_dataset: ImageDatas
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_no_step_waits_for_the_gpu(paper_recipe: Recipe, tiny_dataset: ImageDataset, precision: str) -> None:
+@pytest.mark.parametrize(("engine", "precision"), [("graph", "fp32"), ("graph", "bf16"), ("streams", "bf16")])
+def test_no_step_waits_for_the_gpu(
+    paper_recipe: Recipe, tiny_dataset: ImageDataset, engine: EngineName, precision: str
+) -> None:
     """Includes both changes of the rate and the end of an epoch."""
     runs = Runs(recipe_of(paper_recipe, STEPS), tiny_dataset, torch.device("cuda"), precision=precision)
-    trainer = advance(runs.new("graph"), 1)
+    trainer = advance(runs.new(engine), 1)
     torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in range(STEPS - 1):

@@ -27,15 +27,15 @@ def activation_bytes(batch_size: int, bytes_each: int) -> int:
 
 @pytest.mark.parametrize(("precision", "bytes_each"), [("fp32", 4), ("bf16", 2)])
 def test_step_memory_equals_a_manual_count(precision: str, bytes_each: int) -> None:
-    found = step_memory(resolve("original_resnet20"), 128, precision, CPU)  # type: ignore[arg-type]
+    found = step_memory(resolve("original_resnet20"), 128, precision)  # type: ignore[arg-type]
     expected = activation_bytes(128, bytes_each) + 3 * 4 * 269_722
     assert expected < found < 1.08 * expected
 
 
 def test_checkpointing_keeps_unit_inputs_and_one_unit() -> None:
     net = resolve("preact_resnet56")
-    usual = step_memory(net, 128, "fp32", CPU)
-    checkpointed = step_memory(net, 128, "fp32", CPU, grad_checkpointing=True)
+    usual = step_memory(net, 128, "fp32")
+    checkpointed = step_memory(net, 128, "fp32", recompute=True)
     inputs = 128 * 4 * 9 * (16 * 32 * 32 + 32 * 16 * 16 + 64 * 8 * 8)
     assert inputs < checkpointed < inputs + 3 * 4 * 853_018 + 12 * 128 * 4 * 16 * 32 * 32
     assert checkpointed < usual / 2
@@ -73,16 +73,24 @@ def test_memory_of_deep_nets_follows_from_shallow_ones(name: str, recipe: Recipe
     net = resolve(name)
     group = recipe.batch_norm.group
     sums = 4 * parameters(net) * max(n.bit_count() for n in range(recipe.groups))
-    whole = step_memory(net, group, "fp32", CPU)
+    whole = step_memory(net, group, "fp32")
     assert memory_needed(net, recipe, "fp32") == pytest.approx((whole + sums) * _WORKSPACE, rel=1e-6)
 
 
+def test_groups_side_by_side_need_the_memory_of_their_images_together(paper_recipe: Recipe) -> None:
+    net = resolve("preact_resnet20")
+    whole = step_memory(net, paper_recipe.batch_size, "fp32", CPU)
+    assert memory_needed(net, paper_recipe, "fp32", None, 2) / _WORKSPACE == pytest.approx(whole, rel=0.05)
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_gpu_memory_is_the_count_and_some_workspace(checkpointing: bool) -> None:
-    net = resolve("preact_resnet110")
-    measured, counted = (
-        step_memory(net, 128, "fp32", torch.device(device), grad_checkpointing=checkpointing)
-        for device in ("cuda", "cpu")
-    )
-    assert 0.95 * counted < measured < 1.5 * counted
+@pytest.mark.parametrize("recompute", [False, True])
+def test_gpu_memory_is_the_count_and_some_workspace(recipe: Recipe, small_dataset: Dataset, recompute: bool) -> None:
+    net, cuda = resolve("preact_resnet110"), torch.device("cuda")
+    recipe = replace(recipe, batch_size=64, batch_norm=replace(recipe.batch_norm, group=64))
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated(cuda)
+    torch.cuda.reset_peak_memory_stats(cuda)
+    Trainer(net, recipe, small_dataset, 0, "fp32", cuda, recompute=recompute).step()
+    counted = memory_needed(net, recipe, "fp32", recompute=recompute) / _WORKSPACE
+    assert 0.95 * counted < torch.cuda.max_memory_allocated(cuda) - before < 1.5 * counted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -44,6 +45,21 @@ def test_replays_use_the_current_generator_state() -> None:
     assert torch.equal(noise, expected)
     replay()
     assert not torch.equal(noise, expected)
+
+
+def test_calls_side_by_side_have_no_order() -> None:
+    """So they must not share memory."""
+    seen, own, shared = torch.zeros(2), torch.zeros(2), torch.zeros(1)
+    tape = Tape()
+
+    def call(number: int, memory: Tensor) -> None:
+        memory.fill_(number + 1)
+        seen[number].copy_(memory[0])
+
+    for memories, expected in (([own[:1], own[1:]], [1, 2]), ([shared, shared], [1, 1])):
+        calls = [partial(call, *one) for one in enumerate(memories)]
+        tape.record(partial(tape.side_by_side, calls))()
+        assert seen.tolist() == expected
 
 
 HOST_READS: dict[str, Callable[[Tensor], object]] = {

@@ -16,10 +16,9 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, TextIO, TypeVar
+from typing import NamedTuple, TextIO, TypeVar
 
 import numpy as np
-from tqdm import tqdm
 
 from paperbench.catalogue import DATASETS
 from paperbench.data.imagenet.containers import open_container, read_image
@@ -46,6 +45,7 @@ from paperbench.data.imagenet.layout import FoundImage, Layout, find_layout
 from paperbench.data.imagenet.synsets import synsets
 from paperbench.errors import PaperbenchError, listing, one_line
 from paperbench.files import is_leftover, open_regular, report_write_errors
+from paperbench.streams import watched
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -53,7 +53,7 @@ R = TypeVar("R")
 PARTIAL = ".partial"
 """Suffix of the file of lines of an index that is being made."""
 _MAX_LINES_BYTES = 2**32
-_SECONDS_BETWEEN_FLUSHES, _SECONDS_BETWEEN_LINES = 1.0, 10.0
+_SECONDS_BETWEEN_FLUSHES = 1.0
 _CHUNK, _CHUNKS_PER_THREAD = 16, 4
 _SAMPLED = 51
 """How many images of a set are decoded to know their size."""
@@ -313,35 +313,6 @@ def in_threads(function: Callable[[T], R], items: Iterable[T], threads: int) -> 
             yield from future.result()
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def watched(
-    items: Iterable[T],
-    stream: TextIO,
-    what: str,
-    unit: str,
-    amount: Callable[[T], int] = lambda _: 1,
-    *,
-    done: int = 0,
-    total: int | None = None,
-) -> Iterator[T]:
-    """Yield items and show their number: on a terminal as a bar, elsewhere as a line every ten seconds.
-
-    Args:
-        amount: What an item adds to the number.
-        done: The number at first.
-        total: The number in the end, if it is known.
-    """
-    printed, is_terminal, of_all = time.monotonic(), stream.isatty(), "" if total is None else f" of {total:,}"
-    shown: dict[str, Any] = {"desc": what, "unit": f" {unit}", "unit_scale": True, "file": stream, "leave": False}
-    with tqdm(total=total, initial=done, disable=not is_terminal, **shown) as bar:
-        for item in items:
-            yield item
-            done += amount(item)
-            bar.update(amount(item))
-            if not is_terminal and time.monotonic() - printed >= _SECONDS_BETWEEN_LINES:
-                print(f"{what}: {done:,}{of_all} {unit}", file=stream, flush=True)
-                printed = time.monotonic()
 
 
 def listed(what: str, names: Sequence[str]) -> list[str]:

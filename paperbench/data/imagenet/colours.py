@@ -52,21 +52,13 @@ class ColourTransform:
             [0, 1].
         has_jitter: Whether brightness, contrast and saturation change.
         device: Where the crops are.
-        layout: Memory layout of the result.
     """
 
-    def __init__(
-        self,
-        values: ChannelValues | Tensor,
-        *,
-        has_jitter: bool,
-        device: torch.device,
-        layout: torch.memory_format = torch.channels_last,
-    ) -> None:
+    def __init__(self, values: ChannelValues | Tensor, *, has_jitter: bool, device: torch.device) -> None:
         mean, std = (values, (1, 1, 1)) if isinstance(values, Tensor) else (torch.tensor([[values.mean]]), values.std)
         self._mean = mean.permute(2, 0, 1).contiguous().to(device)
         self._std = torch.tensor(std, dtype=torch.float32, device=device).view(3, 1, 1)
-        self._has_jitter, self._layout = has_jitter, layout
+        self._has_jitter = has_jitter
 
     def __call__(self, pixels: Tensor, choices: ColourChoices | None = None) -> Tensor:
         """Return the input of shape (N, 3, crop, crop), float32.
@@ -83,7 +75,7 @@ class ColourTransform:
         x = pixels.permute(0, 3, 1, 2).contiguous() / 255
         if choices is not None and self._has_jitter:
             x = _jitter(x, choices.factors)
-        return x.sub_(mean).div_(self._std).contiguous(memory_format=self._layout)
+        return x.sub_(mean).div_(self._std).contiguous(memory_format=torch.channels_last)
 
 
 def _jitter(x: Tensor, factors: Tensor) -> Tensor:

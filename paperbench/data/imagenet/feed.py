@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 
@@ -16,12 +15,9 @@ from paperbench.data.imagenet.mean_image import mean_images
 from paperbench.data.imagenet.stream import CropStream
 from paperbench.data.loader import Batch, Choices
 from paperbench.data.share import WHOLE
-from paperbench.errors import duration
 from paperbench.processors import processors
 from paperbench.specs.recipe import ChannelValues, Evaluation, Recipe
-
-_SECONDS_TO_FIRST, _MOST_SECONDS_BETWEEN = 5.0, 300.0
-"""When a pass over the training images is first announced, and then after as much time again, but at most so much."""
+from paperbench.streams import Count
 
 
 class PhotoFeed:
@@ -33,14 +29,13 @@ class PhotoFeed:
         recipe: Recipe,
         seed: int,
         device: torch.device,
-        layout: torch.memory_format,
         between_batches: Callable[[], None],
         announce: Callable[[str], None],
     ) -> None:
         assert recipe.photographs  # noqa: S101  (tables are checked for it)
         require_images(dataset.test)  # before hours of training
         self._dataset, self._recipe, self._settings = dataset, recipe, recipe.photographs
-        self.device, self._layout = device, layout
+        self.device = device
         self._between_batches, self._announce = between_batches, announce
         self.test_batch, self.groups_at_once = (20, 1) if device.type == "cpu" else (250, 4)
         self._means: dict[Evaluation, Tensor] = {}
@@ -122,20 +117,16 @@ class PhotoFeed:
         return self._means[evaluation]
 
     def _transform(self, values: ChannelValues | Tensor) -> ColourTransform:
-        return ColourTransform(values, has_jitter=bool(self._settings.jitter), device=self.device, layout=self._layout)
+        return ColourTransform(values, has_jitter=bool(self._settings.jitter), device=self.device)
 
     def _progress(self, what: str) -> Callable[[int], None]:
         """Return a function that takes the number of training images read so far, and announces it now and then."""
-        began, next_at, total = time.monotonic(), _SECONDS_TO_FIRST, len(self._dataset.train)
+        counted = Count(what, "training images", total=len(self._dataset.train))
 
         def tell(done: int) -> None:
-            nonlocal next_at
             self._between_batches()
-            seconds = time.monotonic() - began
-            if seconds >= next_at:
-                next_at = seconds + min(seconds, _MOST_SECONDS_BETWEEN)
-                left = duration(seconds * max(0, total - done) / done)
-                self._announce(f"{what}: {done:,} of {total:,} training images, about {left} left")
+            if counted.is_due():
+                self._announce(", ".join(counted.facts(done)))
 
         return tell
 

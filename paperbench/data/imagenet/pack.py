@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from paperbench.data.imagenet.build import watched
 from paperbench.errors import PaperbenchError, listing, summarize_error
 from paperbench.files import UNGUARDED, is_leftover, list_directory, open_regular, report_write_errors
+from paperbench.streams import watched
 
 _NAME = re.compile(r"((train|val(?:idation)?)-\d{5}-of-(\d{5}))(?:-[0-9a-f]{1,64})?\.parquet")
 _COLUMNS = {"image.bytes": "BYTE_ARRAY", "image.path": "BYTE_ARRAY", "label": "INT64"}

@@ -77,7 +77,7 @@ class Part:
         grid, nets, scale = self.report.cell_grid, self.report.tried, self.scale
         if not self.report.has_verdicts:
             return grid
-        further = [[Marked(net.net.assessment.verdict, []), *([scale.draw(net)] if scale else [])] for net in nets]
+        further = [[Marked(net.net.verdict, []), *([scale.draw(net)] if scale else [])] for net in nets]
         return Grid(
             (*grid.headers, "verdict", *([scale.axis()] if scale else [])),
             tuple((*row, *added) for row, added in zip(grid.rows, further, strict=True)),
@@ -126,7 +126,7 @@ class Part:
     @cached_property
     def scale(self) -> IntervalScale | None:
         """The scale of the drawn intervals; None without any."""
-        return IntervalScale.of([net for net in self.report.tried if net.net.assessment.interval])
+        return IntervalScale.of([net for net in self.report.tried if net.compared.interval])
 
     def drawn_in(self, panel: CurvePanel) -> Part:
         """The first part of the page that has all of a panel's curves in one panel."""

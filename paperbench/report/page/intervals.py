@@ -26,7 +26,7 @@ class IntervalScale:
         """Return a scale that fits the intervals and tolerances of some nets; None without any."""
         if not nets:
             return None
-        intervals = [net.net.assessment.interval for net in nets]
+        intervals = [net.compared.interval for net in nets]
         ends = [abs(end) for one in intervals if one for end in (one.low, one.high)]
         tolerance = max(net.cell.tolerance for net in nets)
         return cls(1.08 * max(tolerance, min(max(ends), _MAX_TOLERANCES * tolerance)))
@@ -41,7 +41,7 @@ class IntervalScale:
 
     def draw(self, net: NetReport) -> Markup:
         """Draw the interval of a net over the band of its tolerance; the text beside it says the same."""
-        interval, tolerance = net.net.assessment.interval, net.cell.tolerance
+        interval, tolerance = net.compared.interval, net.cell.tolerance
         if interval is None:
             return Markup()
         middle, left, right = _HEIGHT / 2, self._x(-tolerance), self._x(tolerance)

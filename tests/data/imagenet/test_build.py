@@ -540,20 +540,6 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(
-    ("stream", "text"), [(io.StringIO(), "indexing class folders: 1 images\n"), (Terminal(), "class folders:")]
-)
-def test_progress_is_shown(
-    stream: io.StringIO, text: str, folders: Path, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(build, "_SECONDS_BETWEEN_LINES", 0)
-    index_images(folders, data, stream, threads=1, accepts_subset=True)
-    assert text in stream.getvalue()
-
-
-def test_progress_shows_the_number_of_all_images(
-    folders: Path, data: Path, miniature: Published, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(build, "_SECONDS_BETWEEN_LINES", 0)
-    index_images(folders, data, stream := io.StringIO(), threads=1, published=miniature)
-    assert "indexing class folders: 30 of 30 images\n" in stream.getvalue()
+def test_progress_shows_the_number_of_all_images(folders: Path, data: Path, miniature: Published) -> None:
+    index_images(folders, data, stream := Terminal(), threads=1, published=miniature)
+    assert stream.getvalue().startswith("\rindexing class folders: 1 of 30 images, about ")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -57,7 +56,7 @@ def recipe(request: pytest.FixtureRequest) -> Recipe:
 def feed_of(
     dataset: PhotoDataset, recipe: Recipe, between_batches: Callable[[], None] = no_interrupt, seed: int = SEED
 ) -> PhotoFeed:
-    feed = make_feed(dataset, recipe, seed, torch.device("cpu"), torch.channels_last, between_batches, lambda _: None)
+    feed = make_feed(dataset, recipe, seed, torch.device("cpu"), between_batches, lambda _: None)
     assert isinstance(feed, PhotoFeed)
     return feed
 
@@ -237,20 +236,3 @@ def test_data_without_training_or_test_images_are_refused_at_once(
 def test_seeds_have_other_batches(dataset: PhotoDataset, recipe: Recipe) -> None:
     batches = [feed_of(dataset, recipe, seed=seed).choices(0) for seed in range(3)]
     assert not any(torch.equal(one[0], other[0]) for one, other in pairwise(batches))
-
-
-def test_long_pass_is_announced_after_as_much_time_again_up_to_five_minutes(
-    dataset: PhotoDataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock, said = [0.0], list[str]()
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    feed = feed_of(dataset, RECIPES["dagger"])
-    feed._announce = said.append
-    tell, told = feed._progress("pass"), []
-    for second in range(1_000):
-        clock[0], before = second, len(said)
-        tell(TRAIN // 2 + 1)
-        if len(said) > before:
-            told.append(second)
-    assert told == [5, 10, 20, 40, 80, 160, 320, 620, 920]
-    assert said[0] == "pass: 12 of 23 training images, about 5 seconds left"

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from paperbench.cli.main import main
-from paperbench.data.imagenet import build
 from paperbench.data.imagenet import pack as packing
 from paperbench.data.imagenet.pack import pack
 from paperbench.errors import PaperbenchError
@@ -75,11 +74,12 @@ def test_same_images_give_the_same_shards_byte_for_byte(source: Path, tmp_path: 
 def test_log_file_shows_the_progress_of_packing(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(build, "_SECONDS_BETWEEN_LINES", 0)
+    monkeypatch.setattr("paperbench.streams.SECONDS_TO_FIRST", 0.0)
+    monkeypatch.setattr("paperbench.streams.MOST_SECONDS_BETWEEN", 0.0)
     pack(source, tmp_path / "out", SYNSETS)
     (tmp_path / "out" / "val-00000-of-00001.tar").unlink()
     pack(source, tmp_path / "out", SYNSETS)
-    lines = [f"packing: {done} of 30 images" for done in (10, 20, 30, 30)]
+    lines = [f"packing: {done} of 30 images, about 0 seconds left" for done in (10, 20, 30, 30)]
     assert capsys.readouterr().err.splitlines() == lines
 
 

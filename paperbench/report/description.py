@@ -1,22 +1,18 @@
-"""ASCII diagrams of nets: the shortcut path is a straight line that each residual function leaves and rejoins."""
+"""Nets and their units in words, for `paperbench plot NET` and for drawings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import groupby, zip_longest
+from itertools import groupby
 
-from paperbench.architecture import Convolution, Unit, macs, num_features, parameters, stem, tail, units
+from paperbench.architecture import Convolution, Unit, macs, parameters, stem, tail, units
 from paperbench.catalogue import FAMILIES, NETS, PLACEMENTS, SHORTCUTS, Net
-
-_COLUMNS = 12, 38, 64
-"""Columns of the paths: first the shortcut, then the gate if any, then the residual function."""
-_BOX_TEXT_WIDTH = 19  # of "global average pool"
 
 
 @dataclass(frozen=True)
 class Paths:
-    """The operations of a unit in the order of execution, as texts for diagrams and drawings.
+    """The operations of a unit in the order of execution, as texts.
 
     Attributes:
         shared: Before the paths split.
@@ -118,30 +114,47 @@ def unit_title(equal: list[Unit]) -> str:
     return f"stage {first.stage + 1}, {which}"
 
 
-def diagram(net: Net) -> str:
-    """Return a diagram of a net in ASCII, at most 100 columns wide. Consecutive equal units are drawn once."""
-    size = FAMILIES[net.family].size
-    columns = 2 if net.gate_bias is None else 3
-    facts = (f"  {key:<12}{fact}" for key, fact in heading(net).items())
-    lines = [net_title(net), *facts, "", *_stem(net, size, columns)]
-    size = stem(net).output_size(size)
+def describe(net: Net) -> list[str]:
+    """Return a net in sentences: facts, and each part in the order of execution, consecutive equal units once."""
+    size = stem(net).output_size(FAMILIES[net.family].size)
+    facts = [f"{key}: {fact}." for key, fact in heading(net).items()]
+    lines = [
+        net_title(net),
+        *facts,
+        f"stem, to {format_shape(stem(net).convolution.outputs, size)}. {_listed(begin(net))}",
+    ]
     for equal in kinds(net):
         size = equal[0].output_size(size)
-        lines += [*_title(equal, columns), *_unit(net, equal[0])]
-        lines += [_line("|", columns, format_shape(equal[0].out_channels, size)), _line()]
-    return "\n".join([*lines, *_end(net, columns)])
+        shape = format_shape(equal[0].out_channels, size)
+        lines.append(f"{unit_title(equal)}, to {shape}. {paths(net, equal[0]).sentence}")
+    return [*lines, f"end. {_listed(end(net))}"]
+
+
+def _listed(parts: Iterable[str]) -> str:
+    return f"{', '.join(parts)}."
+
+
+def begin(net: Net) -> list[str]:
+    """Return what comes before the first unit."""
+    first = stem(net)
+    return [format_conv(first.convolution), *component_names(first.components), *["3x3 max pool, /2"] * first.pools]
+
+
+def end(net: Net) -> list[str]:
+    """Return what comes after the last unit."""
+    classifier = [f"classifier, {net.num_classes}"] * bool(net.num_classes)
+    return [*component_names(tail(net)), "global average pool", *classifier]
 
 
 def heading(net: Net) -> dict[str, str]:
-    """Return facts about a net and its diagram by their headings."""
+    """Return facts about a net and its description by their headings."""
     placement, shortcut, size = PLACEMENTS[net.placement], SHORTCUTS[net.shortcut], FAMILIES[net.family].size
     facts = {
         "placement": f"{placement.title}, Fig. {placement.figure} of arXiv:1603.05027",
         "shortcut": f"{shortcut.title}, Fig. {shortcut.figure}",
         "size": f"{net.depth} layers, {sum(net.units)} units, {parameters(net):,} parameters",
         "cost": f"{macs(net) / 1e6:.1f}M multiply-accumulates on an image of {format_shape(net.in_chans, size)}",
-        "shapes": "channels x height x width",
-        "notation": "x: signal that enters a unit; F: residual function; /2: stride 2",
+        "notation": "shapes are channels x height x width; /2 is stride 2",
     }
     if net.gate_init:
         weights = "He's" if net.gate_init == "he" else "Gaussian with standard deviation 0.01"
@@ -152,76 +165,6 @@ def heading(net: Net) -> dict[str, str]:
     if p := net.residual_dropout:
         facts["dropout (F)"] = f"training drops {p:g} of the values and divides the others by {1 - p:g}; testing none"
     return facts
-
-
-def _stem(net: Net, size: int, columns: int) -> Iterator[str]:
-    first = stem(net)
-    yield _line("image", columns, format_shape(net.in_chans, size))
-    yield _line()
-    yield _line(_box(format_conv(first.convolution)))
-    if first.components:
-        yield _line(_box(", ".join(component_names(first.components))))
-    if first.pools:
-        yield _line("|", columns, format_shape(first.convolution.outputs, first.convolution.output_size(size)))
-        yield _line(_box("3x3 max pool, /2"))
-    yield _line("|", columns, format_shape(first.convolution.outputs, first.output_size(size)))
-    yield _line()
-
-
-def _title(equal: list[Unit], columns: int) -> Iterator[str]:
-    start, end = _COLUMNS[0] + 3, _shape_column(columns) + len("64 x 112 x 112")
-    yield _row((_COLUMNS[0], "|"), (start, f"== {unit_title(equal)} ".ljust(end - start, "=")))
-    yield _line()
-
-
-def _unit(net: Net, unit: Unit) -> Iterator[str]:
-    found = paths(net, unit)
-    if found.shared:
-        yield _line(_box(_joined(found.shared)[0]))
-        yield _line()
-    boxes = [_joined(found.shortcut), _joined(found.gate), _joined(found.residual)]
-    names = ["|", "  | g", "  | F"]
-    if not unit.gate:
-        del boxes[1], names[1]
-    signal = "activated x" if found.shared else "raw x" if unit.before else "x"
-    others = len(boxes) - 1
-    yield _paths("o", *"." * others, wire_to=others)
-    yield _paths(f"{signal} |{' ' * len(signal)} ", *"|" * others)  # padded, since texts are centred
-    for texts in zip_longest(*boxes):
-        yield _paths(*map(_box, texts))
-    yield _paths(*names)
-    shortcut, residual = map(_box, found.weighing)
-    if unit.gate and found.weighing[1]:
-        yield _paths(f" {shortcut}<", "+", f">{residual} ", wire_to=2)
-    elif unit.gate:
-        yield _paths(f" {shortcut}<", "'", "|", wire_to=1)
-    elif any(found.weighing):
-        yield _paths(shortcut, residual)
-    if any(found.weighing):
-        yield _row((_COLUMNS[0], "|"), (_COLUMNS[others], "|"))
-    yield _row(_wire(others), _centred(_COLUMNS[0], "(+)"), (_COLUMNS[0] + 2, "<"), (_COLUMNS[others], "'"))
-    if found.after:
-        yield _line()
-        yield _line(_box(_joined(found.after)[0]))
-
-
-def _joined(texts: Iterable[str]) -> list[str]:
-    """Write BN and the ReLU that follows it into one box."""
-    found: list[str] = []
-    for text in texts:
-        if text == "ReLU" and found[-1:] == ["BN"]:
-            text = f"{found.pop()}, {text}"
-        found.append(text)
-    return found
-
-
-def _end(net: Net, columns: int) -> Iterator[str]:
-    if tail(net):
-        yield _line(_box(", ".join(component_names(tail(net)))))
-    yield _line(_box("global average pool"))
-    yield _line("|", columns, str(num_features(net)))
-    if net.num_classes:
-        yield _line(_box(f"classifier, {net.num_classes}"))
 
 
 def format_conv(layer: Convolution) -> str:
@@ -238,37 +181,3 @@ def component_names(components: Iterable[str]) -> tuple[str, ...]:
 def format_shape(channels: int, size: int) -> str:
     """Return channels x height x width."""
     return f"{channels} x {size} x {size}"
-
-
-def _line(text: str = "|", columns: int = 2, shape: str = "") -> str:
-    """Return a line outside units."""
-    return _row(_centred(_COLUMNS[0], text), (_shape_column(columns), shape))
-
-
-def _paths(*texts: str, wire_to: int = 0) -> str:
-    """Return a line inside a unit: a text centred on each path, over a wire from the shortcut to path `wire_to`."""
-    return _row(_wire(wire_to), *map(_centred, _COLUMNS, texts))
-
-
-def _shape_column(columns: int) -> int:
-    return _COLUMNS[columns - 1] + 16
-
-
-def _box(text: str | None) -> str:
-    return f"[ {text:^{_BOX_TEXT_WIDTH}} ]" if text else "|"
-
-
-def _wire(path: int) -> tuple[int, str]:
-    return _COLUMNS[0], "-" * (_COLUMNS[path] - _COLUMNS[0])
-
-
-def _centred(column: int, text: str) -> tuple[int, str]:
-    return max(column - len(text) // 2, 0), text
-
-
-def _row(*pieces: tuple[int, str]) -> str:
-    """Return a line with texts that start at the given columns. Later ones overwrite earlier ones."""
-    characters = [" "] * 100
-    for column, text in pieces:
-        characters[column : column + len(text)] = text
-    return "".join(characters).rstrip()
