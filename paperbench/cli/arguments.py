@@ -123,6 +123,7 @@ _SHARED: dict[str, dict[str, Any]] = {
 }
 
 REMOVED = {
+    "--breakdown": 'Paste the script of "Where a step\'s time goes" in docs/speed.md.',
     "--budget": "`paperbench plan TABLE` lists the runs that decide most first; limit the time with `run "
     "--max-seconds 8h`.",
     "--incompatible continue": "Resume with the versions that began the run, or restart it: `--incompatible restart`.",

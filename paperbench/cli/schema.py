@@ -20,7 +20,6 @@ FORMATS = {
     "external": "runs.external.ExternalResult",
     "analysis": "analysis.record.Analysis",
     "bench": "bench.figures.BenchReport",
-    "breakdown": "bench.breakdown.Breakdown",
     "loader": "bench.figures.LoaderReport",
     "scaling": "bench.figures.ScalingReport",
     "comparison": "report.json_format.ComparisonDocument",
