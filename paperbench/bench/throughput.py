@@ -62,17 +62,11 @@ def bench_variants(engines: Sequence[str], precisions: Sequence[str], device: to
         engines = [engine_candidates(name, device, iterations=64_000)[0].name for name in engines]
     precisions = precisions or [name for name in PRECISIONS if name != "tf32" or shipped == "tf32"]
     precisions = [choose_precision(name, device) for name in dict.fromkeys(precisions)]
-    plain = list(dict.fromkeys(_plain_precision(precision) for precision in precisions))
     return [
-        *(Variant("plain", "eager", precision) for precision in dict.fromkeys([shipped, *plain])),
-        *(Variant("plain-on-device", "eager", precision) for precision in plain),
+        *(Variant("plain", "eager", precision) for precision in dict.fromkeys([shipped, *precisions])),
+        *(Variant("plain-on-device", "eager", precision) for precision in precisions),
         *(Variant("paperbench", engine, precision) for precision in precisions for engine in dict.fromkeys(engines)),
     ]
-
-
-def _plain_precision(precision: str) -> str:
-    """Return the plain loop's counterpart of a precision: it has no float32 stream within bf16."""
-    return "bf16" if precision.startswith("bf16") else precision
 
 
 class TrainerLoop:
@@ -279,7 +273,7 @@ def _with_ratios(found: VariantFigures, others: Sequence[VariantFigures], noise:
         seconds = next((o.step_seconds for o in others if o.variant == plain != found.variant), ())
         return median_ratio(found.step_seconds, seconds, noise)
 
-    same = _plain_precision(found.variant.precision)
+    same = found.variant.precision
     return replace(
         found,
         over_plain=over("plain", others[0].variant.precision),
