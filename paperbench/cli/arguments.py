@@ -130,6 +130,8 @@ REMOVED = {
     "--memory": "`paperbench plan TABLE` and `paperbench doctor` say what a training step needs.",
     "--noise": "Cells share their noise. To judge one by its own, compare a results directory that holds only its "
     "runs.",
+    "schema mapping": "Mapping files have been removed. `paperbench evaluate --mapping` knows three implementations by "
+    "name; for another, save a file that says which net and which input it has: see docs/nets.md.",
 }
 """What to use instead of options and choices of the version before."""
 
