@@ -158,7 +158,7 @@ def check_names(args: argparse.Namespace) -> None:
         assert args.what in {*NETS, *table_ids(root), *figures}
     if "pattern" in values:
         assert args.pattern.partition(".")[0] in NETS or any(fnmatchcase(name, args.pattern) for name in NETS)
-    for name in [*(values.get("models") or ()), *filter(None, [values.get("breakdown")])]:
+    for name in values.get("models") or ():
         resolve(name)
     assert values.get("dataset") in (None, *DATASETS)
     if args.command == "schema":
@@ -217,6 +217,12 @@ def test_weights_of_a_run_load_as_documented(trained: tuple[PlannedRun, Path]) -
     exec(block.code.replace("results/runs/<run>", str(directory)), names)
     loss = torch.nn.functional.cross_entropy(names["logits"], torch.from_numpy(run.dataset.y_test)).item()
     assert loss == pytest.approx(json.loads(names["facts"]["result"])["test_loss"], rel=1e-5)
+
+
+def test_step_is_profiled_as_documented(capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = (b for b in blocks_of(ROOT / "docs" / "speed.md") if "torch.profiler" in b.code)
+    exec(block.code.replace('"preact_resnet110", 128', '"preact_resnet20", 4'), {})
+    assert {"aten::convolution_backward", "aten::native_batch_norm"} <= set(capsys.readouterr().out.split())
 
 
 @pytest.mark.full

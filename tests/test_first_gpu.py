@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,48 +13,44 @@ import pytest
 from tests.conftest import ROOT
 
 FAKE_PYTHON = """#!/usr/bin/env bash
-[[ "$*" == "-c "* ]] && exit 0                          # it has all dependencies
-[[ "$*" == *decisions* ]] && echo "keep all" && exit 0
+[[ "$*" == "-c "* ]] && exit 0  # it has all dependencies
 echo "$*" >> "{calls}"
-[[ "$*" == *"{fails}"* ]] && exit 3
-for ((i = 1; i < $#; i++)); do
-    [ "${{!i}}" != --json ] || {{ i=$((i + 1)); echo figures > "${{!i}}"; }}
-    if [ "${{!i}}" = --results ]; then
-        i=$((i + 1))
-        run="${{!i}}/runs/abc-s0"
-        mkdir -p "$run" "${{!i}}/leases"
-        touch "$run/checkpoint-900-a.safetensors" "$run/checkpoint-1000-b.safetensors" "${{!i}}/leases/abc"
-    fi
-done
-[[ "$*" != *"{hangs}"* ]] || {{ echo hanging; exec sleep 60; }}
+case "$*" in
+*" measure "*) echo figures > "$4" ;;
+*" choose "*) echo graph 2 ;;
+*" summary "*) echo decided ;;
+*pytest*) echo "3 passed in 1.00s" ;;
+*" run "*)
+    run="$(sed 's/.*--results \\([^ ]*\\).*/\\1/' <<< "$*")"
+    mkdir -p "$run/runs/abc-s0" "$run/leases"
+    touch "$run"/runs/abc-s0/checkpoint-{{900-a,1000-b}}.safetensors "$run/leases/abc" ;;
+esac
+{behaviour}
 """
+HANGS = """[[ "$*" != *" run "* ]] || { echo hanging; exec sleep 60; }"""
 
 
 class Script:
-    """The script, with stages that do next to nothing."""
+    """The script, with commands that do next to nothing."""
 
-    def __init__(self, directory: Path, fails: str = "nothing", hangs: str = "nothing", gpus: int = 1) -> None:
-        self.gpus = gpus
-        self.out, self.calls = directory / "out", directory / "calls"
-        self.python = directory / "python"
-        self.python.write_text(FAKE_PYTHON.format(calls=self.calls, fails=fails, hangs=hangs))
-        self.python.chmod(0o755)
+    def __init__(self, directory: Path) -> None:
+        self.out, self.calls, self._python = directory / "out", directory / "calls", directory / "python"
 
-    def run(
-        self, *arguments: str, device: str = "cuda", python: Path | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        (self.python.parent / "nvidia-smi").write_text(f"#!/bin/sh\nseq {self.gpus}\n")
-        (self.python.parent / "nvidia-smi").chmod(0o755)
-        path = f"{self.python.parent}:{os.environ['PATH']}"
-        environment = {**os.environ, "PATH": path, "PAPERBENCH_FIRST_DEVICE": device}
-        environment["PYTHON"] = str(python or self.python)
-        command = ["bash", str(ROOT / "ci" / "first_gpu.sh"), "--out", str(self.out), *arguments]
+    def start(self, *arguments: str, behaviour: str = "", **variables: str) -> subprocess.Popen[str]:
         self.calls.write_text("")
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+        self._python.write_text(FAKE_PYTHON.format(calls=self.calls, behaviour=behaviour))
+        self._python.chmod(0o755)
+        command = ["bash", str(ROOT / "ci" / "first_gpu.sh"), "--out", str(self.out), *arguments]
+        environment = {**os.environ, "PYTHON": str(self._python), **variables}
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
-    @property
-    def called(self) -> list[str]:
-        return self.calls.read_text().splitlines()
+    def run(self, *arguments: str, **variables: str) -> tuple[int, str]:
+        process = self.start(*arguments, **variables)
+        output, _ = process.communicate(timeout=600)
+        return process.returncode, output
+
+    def called(self, what: str) -> list[str]:
+        return [line for line in self.calls.read_text().splitlines() if f" {what} " in line]
 
     @property
     def state(self) -> set[str]:
@@ -68,92 +65,67 @@ def script(tmp_path: Path) -> Script:
     return Script(tmp_path)
 
 
-def test_list_says_what_each_stage_does_and_decides(script: Script) -> None:
-    lines = script.run("--list").stdout.splitlines()
-    names = [line.split()[0] for line in lines[::2]]
-    assert {"doctor", "tests", "batch-norm", "breakdown-110-fp32", "bench-1001", "repetitions", "runs"} <= set(names)
-    assert all(" min: " in line for line in lines[::2])
-    assert all(line.startswith("    -> ") for line in lines[1::2])
-    assert not script.out.exists()
+CHECKPOINT = "results/runs/abc-s0/checkpoint-1000-b.safetensors"
 
 
-def test_all_stages_run_once_and_paper_runs_go_on(script: Script) -> None:
-    done = script.run()
-    assert done.returncode == 0, done.stderr
-    assert len(script.called) == 16
-    assert "keep all" in done.stdout
-    assert "Left for the next call: runs" in done.stdout
-    assert {"bench-110.json", "breakdown-1001-bf16.json", "doctor.exit"} <= script.state
-    assert "runs.exit" not in script.state
-    assert not any("table5" in name and "checkpoint" in name for name in script.state)  # too large to be sent
-    assert len(list(script.out.iterdir())) <= 8
-    assert script.run().returncode == 0
-    assert [line.split()[2:4] for line in script.called] == [["run", "table2"]]
+def test_measures_trains_tests_and_goes_on(script: Script) -> None:
+    code, output = script.run()
+    assert code == 0, output
+    assert script.calls.read_text().splitlines()[0] == "-m paperbench data check cifar10"
+    both = "--cells original/resnet110 preact/resnet110"
+    runs = [line.partition("table2 ")[2].partition("--profile paper")[0].strip() for line in script.called("run")]
+    assert runs == [f"{both} --seeds 1", both, ""]
+    assert all("--precision bf16 --engine graph --device cuda" in line for line in script.called("run"))
+    assert all("test_graph_engine.py" in line and "-m gpu" in line for line in script.called("pytest"))
+    assert script.state == {"first.json", "doctor.txt", "tests.txt", CHECKPOINT}  # no lease, the newest checkpoint
+    assert (script.out / "summary.txt").read_text() == "decided\nGPU tests: 3 passed in 1.00s\nFailed: nothing\n"
+    assert script.run()[0] == 0
+    assert len(script.called("run")) == 3
+    assert not script.called("measure") + script.called("pytest")
 
 
-def test_one_run_is_shared_if_there_are_two_gpus(tmp_path: Path) -> None:
-    script = Script(tmp_path, gpus=2)
-    assert script.run("scaling").returncode == 0
-    (call,) = script.called
-    assert "--nproc-per-node 2 -m paperbench bench --scaling --device cuda --engines graph --models" in call
-    assert "scaling.json" in script.state
-
-
-def test_packed_runs_have_no_leases_and_one_checkpoint(script: Script) -> None:
-    script.run("runs")
-    assert script.state == {"results/runs/abc-s0/checkpoint-1000-b.safetensors"}
-
-
-def test_failed_stage_is_reported_and_repeated_if_named(tmp_path: Path) -> None:
-    script = Script(tmp_path, fails="pytest")
-    done = script.run("tests", "doctor")
-    assert done.returncode == 1
-    assert "Failed: tests" in done.stdout
-    assert len(script.called) == 2
+@pytest.mark.parametrize(
+    ("what", "failed"), [("measure", "measurement"), ("pytest", "tests"), ("run", "training"), ("doctor", "")]
+)
+def test_failing_part_does_not_lose_the_others(script: Script, what: str, failed: str) -> None:
+    code, output = script.run(behaviour=f'[[ "$*" != *" {what} "* ]] || {{ echo 1 failed in 2.00s; exit 3; }}')
+    assert code == int(bool(failed)), output
+    assert f"Failed: {f' {failed}' if failed else 'nothing'}\n" in output
+    assert CHECKPOINT in script.state
+    engines = [line.partition("--engine ")[2].split()[0] for line in script.called("run")]
+    assert engines == (["graph", "auto"] * 3 if what == "run" else ["graph"] * 3)
     script.run()
-    assert not any("pytest" in line for line in script.called)
-    script.run("tests", "doctor")
-    assert len(script.called) == 1
+    assert len(script.called("pytest")) == (what == "pytest")
 
 
-def test_stages_without_enough_time_are_left(tmp_path: Path) -> None:
-    script = Script(tmp_path)
-    done = script.run("--minutes", "2", "doctor", "tests")
-    assert "Left for the next call: tests" in done.stdout
-    assert len(script.called) == 1
+def test_training_ends_when_its_time_is_up(script: Script) -> None:
+    code, _ = script.run(behaviour='[[ "$*" != *" run "* ]] || exit 75')
+    assert code == 0
+    assert len(script.called("run")) == 1
 
 
-def test_unknown_stage_is_refused_before_any_runs(script: Script) -> None:
-    done = script.run("doctor", "breakdwn")
-    assert done.returncode == 2
-    assert "There is no stage breakdwn" in done.stderr
-    assert script.called == []
-
-
-def test_interrupt_stops_a_stage_and_keeps_its_runs(tmp_path: Path) -> None:
-    script = Script(tmp_path, hangs="table2")
-    environment = {**os.environ, "PYTHON": str(script.python)}
-    command = ["bash", str(ROOT / "ci" / "first_gpu.sh"), "--out", str(script.out), "doctor", "runs"]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+def test_interrupt_stops_and_packs(script: Script) -> None:
+    with script.start(behaviour=HANGS) as process:
         assert process.stdout is not None
         while "hanging" not in process.stdout.readline():
             pass
-        process.terminate()
+        process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=20) == 130
-    assert script.state == {"doctor.exit", "results/runs/abc-s0/checkpoint-1000-b.safetensors"}
+    assert {"first.json", CHECKPOINT} <= script.state
 
 
 @pytest.mark.full
-def test_rehearsal_on_a_cpu_gives_a_summary(script: Script) -> None:
-    done = script.run("batch-norm", "repetitions", "scaling", "runs", device="cpu", python=Path(sys.executable))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Left" not in done.stdout
-    summary = (script.out / "summary.txt").read_text()
-    for expected in (
-        "batch norm, contiguous",
-        "eager bf16, trained twice",
-        "2 processes: ",
-        "finished, 80 of 80 iterations",
-    ):
-        assert expected in " ".join(summary.split())
+def test_rehearsal_on_a_cpu_goes_on_after_an_interrupt(script: Script) -> None:
+    real = {"PYTHON": sys.executable, "PAPERBENCH_FIRST_DEVICE": "cpu"}
+    with script.start(**real) as process:
+        assert process.stdout is not None
+        while "test error" not in process.stdout.readline().partition("averages")[0]:
+            pass
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 130
+    code, output = script.run("--minutes", "2", **real)
+    assert code == 0, output
+    assert "first step, eager" not in output  # it is not measured again
+    assert "eager in bf16: " in output
+    assert "original_resnet110(depth=14) in bf16, seed 0: finished, 80 of 80 iterations, test error" in output
     assert len(list(script.out.iterdir())) <= 8

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -12,7 +11,8 @@ import torch
 
 from paperbench.architecture import macs
 from paperbench.bench.loader import sample_images, sample_photographs, stream_seconds
-from paperbench.bench.setup import random_images, synchronize
+from paperbench.bench.setup import random_images
+from paperbench.bench.timing import stopwatch
 from paperbench.catalogue import resolve
 from paperbench.data.dataset import Dataset
 from paperbench.data.imagenet.batches import TrainingCrops
@@ -137,10 +137,7 @@ def _measure_step(run: PlannedRun, files: ImageFiles | None, device: torch.devic
     try:
         with closing(Trainer(run.net, recipe, sample, 0, run.spec.precision, device)) as trainer:
             while len(times) < _STEPS and (len(times) < 2 or sum(times) < _ENOUGH):  # the first ones are slow
-                began = time.perf_counter()
-                trainer.step()
-                synchronize(device)
-                times.append(time.perf_counter() - began)
+                times.append(stopwatch(trainer.step, device)(1))
     except Exception as error:  # libraries may raise anything
         if not is_out_of_memory(error):
             raise

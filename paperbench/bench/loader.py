@@ -6,7 +6,6 @@ import hashlib
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import torch
 
 from paperbench.bench.figures import LoaderReport, LoaderRow
 from paperbench.bench.setup import machine_facts
+from paperbench.bench.timing import Way, race
 from paperbench.data.imagenet.batches import CropSource, TrainingCrops, require_images
 from paperbench.data.imagenet.crops import render
 from paperbench.data.imagenet.decode import decode
@@ -30,14 +30,8 @@ from paperbench.specs.table import find_spec_root, load_table
 IMAGES, BATCH_SIZE, AHEAD = 256, 64, 2
 
 
-@dataclass
-class _Way:
-    """A way to decode or crop images: `time(n)` returns the seconds that n batches take."""
-
-    name: str
-    threads: int | None
-    time: Callable[[int], float]
-    image_seconds: list[float] = field(default_factory=list)
+_Ways = dict[str, tuple[int | None, Way]]
+"""Threads of a stream, and how many seconds some batches take, by name."""
 
 
 def measure_loader(data: Path | None, rounds: int, seconds: float, log: Callable[[str], None]) -> LoaderReport:
@@ -52,24 +46,23 @@ def measure_loader(data: Path | None, rounds: int, seconds: float, log: Callable
     table = load_table("table5", find_spec_root())
     recipes = {name: recipe for (profile, name), recipe in table.recipes.items() if profile == "paper"}
     encoded = [files.read(number) for number in range(len(files))]
-    decoding = [_Way("decode, Pillow", None, partial(_time_decoding, encoded, "pillow"))]
+    decoding: _Ways = {"decode, Pillow": (None, partial(_time_decoding, encoded, "pillow"))}
     try:
         decode(encoded[0], "torchcodec")
-        decoding.append(_Way("decode, TorchCodec", None, partial(_time_decoding, encoded, "torchcodec")))
+        decoding["decode, TorchCodec"] = None, partial(_time_decoding, encoded, "torchcodec")
     except PaperbenchError as error:
         log(f"TorchCodec is not measured: {error}")
     cores = processors()
     threads = sorted({min(2**power, cores) for power in range(cores.bit_length() + 1)})
     cropping = {name: _cropping(name, recipe, files, encoded, threads) for name, recipe in recipes.items()}
-    ways = [*decoding, *(way for several in cropping.values() for way in several)]
-    batches = [math.ceil(seconds / way.time(1)) for way in ways]
-    for number in range(rounds):
-        for way, n in zip(ways, batches, strict=True):
-            way.image_seconds.append(way.time(n) / n / BATCH_SIZE)
-        log(f"round {number + 1} of {rounds}")
+    all_ways = {name: way for several in (decoding, *cropping.values()) for name, (_, way) in several.items()}
+    found = race(all_ways, rounds, seconds, log)
 
-    def rows(several: list[_Way]) -> tuple[LoaderRow, ...]:
-        return tuple(LoaderRow(way.name, way.threads, tuple(way.image_seconds)) for way in several)
+    def rows(several: _Ways) -> tuple[LoaderRow, ...]:
+        return tuple(
+            LoaderRow(name, threads, tuple(batch / BATCH_SIZE for batch in found[name]))
+            for name, (threads, _) in several.items()
+        )
 
     sizes = [math.prod(decode(data).size) for data in encoded]
     return LoaderReport(
@@ -117,7 +110,7 @@ def _time_decoding(encoded: list[bytes], decoder: Decoder, batches: int) -> floa
     return time.perf_counter() - began
 
 
-def _cropping(name: str, recipe: Recipe, files: ImageFiles, encoded: list[bytes], threads: list[int]) -> list[_Way]:
+def _cropping(name: str, recipe: Recipe, files: ImageFiles, encoded: list[bytes], threads: list[int]) -> _Ways:
     settings = recipe.photographs
     assert settings  # noqa: S101
     source = TrainingCrops(
@@ -133,8 +126,8 @@ def _cropping(name: str, recipe: Recipe, files: ImageFiles, encoded: list[bytes]
                 render(image, source.view(plan.words[row], *image.size), source.crop, settings.interpolation)
         return time.perf_counter() - began
 
-    streams = [_Way(f"{name}: {count(n, 'thread')}", n, partial(stream_seconds, source, n)) for n in threads]
-    return [_Way(f"{name}: plain loop", None, time_plain), *streams]
+    streams: _Ways = {f"{name}: {count(n, 'thread')}": (n, partial(stream_seconds, source, n)) for n in threads}
+    return {f"{name}: plain loop": (None, time_plain), **streams}
 
 
 def stream_seconds(source: CropSource, threads: int, batches: int) -> float:

@@ -6,10 +6,9 @@ machine affects all. Process 0 measures; the others repeat what it orders.
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -18,8 +17,9 @@ from paperbench.architecture import parameters
 from paperbench.bench.cost import on_sample
 from paperbench.bench.figures import ScalingFigures
 from paperbench.bench.loader import sample_photographs
-from paperbench.bench.setup import IMAGE_SIZE, Training, bench_training, synchronize
+from paperbench.bench.setup import IMAGE_SIZE, Training, bench_training, equal_parameters
 from paperbench.bench.throughput import MIN_STEPS
+from paperbench.bench.timing import Way, race, stopwatch
 from paperbench.catalogue import FAMILIES, resolve
 from paperbench.specs.table import find_spec_root, load_table
 from paperbench.training.engine import BIT_EQUAL
@@ -67,11 +67,9 @@ class SharedSteps:
             "agreement": self._agree,
         }
 
-    def run(self, part: str, times: int) -> None:
-        """Repeat one of `PARTS`, in step with the other processes, and wait for the device."""
-        for _ in range(times):
-            self._parts[part]()
-        synchronize(self._device)
+    def run(self, part: str, times: int) -> float:
+        """Repeat one of `PARTS`, in step with the other processes; return the seconds."""
+        return stopwatch(self._parts[part], self._device)(times)
 
     def _step(self) -> None:
         _rewind(self.trainer)
@@ -133,39 +131,34 @@ def measure_scaling(
 
         def time_part(part: str, times: int) -> float:
             processes.order("measure", times, part)
-            start = time.perf_counter()
-            shared.run(part, times)
-            return time.perf_counter() - start
+            return shared.run(part, times)
 
-        def time_alone(threads: int, times: int) -> float:
-            before = torch.get_num_threads()
+        def step_alone() -> None:
+            _rewind(alone)
+            alone.step()
+
+        def time_alone(number: int, times: int) -> float:
+            torch.set_num_threads(number)
+            elapsed = stopwatch(step_alone, device)(times)
             torch.set_num_threads(threads)
-            start = time.perf_counter()
-            for _ in range(times):
-                _rewind(alone)
-                alone.step()
-            synchronize(device)
-            elapsed = time.perf_counter() - start
-            torch.set_num_threads(before)
             return elapsed
 
-        ways: dict[str, Callable[[int], float]] = {"alone": lambda n: time_alone(threads, n)}
-        for part in PARTS:
-            ways[part] = lambda n, part=part: time_part(part, n)  # type: ignore[misc]
+        ways: dict[str, Way] = {"alone": partial(time_alone, threads)}
+        ways |= {part: partial(time_part, part) for part in PARTS}
         for name in ("alone", "together"):
             ways[name](MIN_STEPS)  # compile or capture, warm the caches
-        is_equal = _equal_parameters(alone, shared.trainer) if engine in BIT_EQUAL else None
+        is_equal = equal_parameters(alone, shared.trainer) if engine in BIT_EQUAL else None
         if device.type == "cpu":
-            ways["alone_all_threads"] = lambda n: time_alone(threads * processes.count, n)
-        times = {name: max(MIN_STEPS, math.ceil(seconds * MIN_STEPS / way(MIN_STEPS))) for name, way in ways.items()}
-        found: dict[str, list[float]] = {name: [] for name in (*ways, "alone_all_threads")}
-        for number in range(rounds):
-            first = number % len(ways)
-            for name, way in [*ways.items()][first:] + [*ways.items()][:first]:
-                found[name].append(way(times[name]) / times[name])
-            log(f"{training.name}, round {number + 1} of {rounds}")
-            if time.monotonic() > deadline:
-                break
+            ways["alone_all_threads"] = partial(time_alone, threads * processes.count)
+        found: dict[str, tuple[float, ...]] = {"alone_all_threads": ()}
+        found |= race(
+            ways,
+            rounds,
+            seconds,
+            lambda line: log(f"{training.name}, {line}"),
+            deadline=deadline,
+            least=MIN_STEPS,
+        )
     return ScalingFigures(
         net=training.name,
         parameters=parameters(training.net),
@@ -176,7 +169,7 @@ def measure_scaling(
         processes=processes.count,
         threads=threads,
         is_equal=is_equal,
-        **{name: tuple(values) for name, values in found.items()},
+        **found,
     )
 
 
@@ -188,8 +181,3 @@ def _rewind(trainer: Trainer) -> None:
     """Begin again at the end: captured steps have batches for the recipe's iterations only."""
     if trainer.iteration == trainer.recipe.iterations:
         trainer.iteration = 0
-
-
-def _equal_parameters(*trainers: Trainer) -> bool:
-    lists: Sequence[list[torch.Tensor]] = [list(trainer.model.parameters()) for trainer in trainers]
-    return all(torch.equal(one, other) for one, other in zip(*lists, strict=True))

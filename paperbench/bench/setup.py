@@ -115,7 +115,7 @@ def _nvidia_smi(device: torch.device) -> dict[str, str] | None:
     return dict(zip(GPU_FACTS.split(","), map(str.strip, row.split(",")), strict=True)) if row else None
 
 
-def synchronize(device: torch.device) -> None:
-    """Wait until the device has finished all work."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def equal_parameters(one: Trainer, other: Trainer) -> bool:
+    """Whether two trainers have the same parameters, bit for bit."""
+    pairs = zip(one.model.parameters(), other.model.parameters(), strict=True)
+    return all(torch.equal(ours, theirs) for ours, theirs in pairs)

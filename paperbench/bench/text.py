@@ -7,7 +7,6 @@ import statistics
 import textwrap
 from collections.abc import Sequence
 
-from paperbench.bench.breakdown import Breakdown, Row
 from paperbench.bench.figures import LoaderReport, LoaderRow, NetFigures, Ratio, ScalingFigures, VariantFigures
 from paperbench.errors import count
 
@@ -27,18 +26,6 @@ _LAST = {
     "cpu": "On a CPU compare the speedups, not the images/s.",
     "cuda": "Peak: memory allocated by torch before the rounds.",
 }
-
-_BREAKDOWN_HEADER = [
-    ["", "", "", "", "floor", "floor", "floor"],
-    ["kind", "ms", "share", "count", "bytes", "arith", "launch"],
-]
-_BREAKDOWN_LEGEND = """\
-ms: per step, as profiled; whole steps: median without the profiler.
-floor: minimum ms at the machine's limits for the counted bytes, arithmetic or
-launches, each alone. Bytes are counted without caches, so small tensors may
-take less."""
-_BREAKDOWN_ON_CPU = """
-CPU rows are operators, which the profiler slows down; cuDNN does not apply."""
 
 _LOADER_HEADER = [["", "images", "over", "over", "over"], ["", "per s", "decoding", "plain loop", "1 thread"]]
 _LOADER_LEGEND = """\
@@ -149,30 +136,6 @@ def format_legend(device: str, shipped: str, workers: int) -> str:
     return _BENCH_LEGEND.format(workers=workers, precision=shipped, last=_LAST[device])
 
 
-def format_breakdown(found: Breakdown) -> str:
-    """Return the table of kinds and the times of whole steps."""
-    on_gpu = found.machine.environment.cuda is not None
-    total, as_trained = sum(kind.milliseconds or 0 for kind in found.kinds), found.steps[0].milliseconds
-    idle = [Row("no kernel running", max(0.0, as_trained - total))] if on_gpu and as_trained else []
-    rows = [*found.kinds, *idle, Row("whole step", as_trained, floors=found.steps[0].floors)]
-    ceilings = found.ceilings
-    return "\n".join(
-        [
-            f"{found.net}: engine {found.engine}, {found.precision}",
-            f"Batch size {found.batch_size}, batch norm over {found.bn_group} images.",
-            f"Limits: copy {ceilings.bytes_per_second / 1e9:,.0f} GB/s, multiply "
-            f"{ceilings.flops_per_second / 1e12:.2f} TFLOP/s, launch {1e6 / ceilings.launches_per_second:.2f} us",
-            "",
-            _format_table(_BREAKDOWN_HEADER, [_kind_cells(row, total) for row in rows]),
-            "",
-            _format_table([["whole step in each setting", "ms"]], [[s.name, _format_ms(s)] for s in found.steps]),
-            *(_wrap(f"{step.name}: {step.problem}") for step in found.steps if step.problem),
-            "",
-            _BREAKDOWN_LEGEND + ("" if on_gpu else _BREAKDOWN_ON_CPU),
-        ]
-    )
-
-
 def _format_table(header: Sequence[Sequence[str]], rows: Sequence[Sequence[str]]) -> str:
     """Align the first column left and the others right."""
     widths = [max(map(len, column)) for column in zip(*header, *rows, strict=True)]
@@ -221,17 +184,3 @@ def _format_rounds(ratios: Sequence[float]) -> str:
 
 def _format_ratio(ratio: Ratio | None) -> str:
     return f"{'' if ratio.is_difference else '~'}{ratio.median:.2f}" if ratio else "-"
-
-
-def _kind_cells(row: Row, total: float) -> list[str]:
-    return [
-        row.name[:31],  # kernels may have longer names
-        _format_ms(row),
-        "" if row.number is None else f"{(row.milliseconds or 0) / total:.1%}",
-        "" if row.number is None else f"{row.number:,.0f}",
-        *([f"{value:.2f}" for value in vars(row.floors).values()] if row.floors else [""] * 3),
-    ]
-
-
-def _format_ms(row: Row) -> str:
-    return "-" if row.milliseconds is None else f"{row.milliseconds:.2f}"

@@ -34,7 +34,8 @@ from paperbench.bench.plain_loop import (
     on_device_batches,
     set_plain_arithmetic,
 )
-from paperbench.bench.setup import Training, synchronize
+from paperbench.bench.setup import Training
+from paperbench.bench.timing import race, stopwatch, synchronize
 from paperbench.errors import PaperbenchError, summarize_error
 from paperbench.models import ResidualNet
 from paperbench.training.engine import BIT_EQUAL, available_engines, engine_candidates
@@ -61,17 +62,11 @@ def bench_variants(engines: Sequence[str], precisions: Sequence[str], device: to
         engines = [engine_candidates(name, device, iterations=64_000)[0].name for name in engines]
     precisions = precisions or [name for name in PRECISIONS if name != "tf32" or shipped == "tf32"]
     precisions = [choose_precision(name, device) for name in dict.fromkeys(precisions)]
-    plain = list(dict.fromkeys(_plain_precision(precision) for precision in precisions))
     return [
-        *(Variant("plain", "eager", precision) for precision in dict.fromkeys([shipped, *plain])),
-        *(Variant("plain-on-device", "eager", precision) for precision in plain),
+        *(Variant("plain", "eager", precision) for precision in dict.fromkeys([shipped, *precisions])),
+        *(Variant("plain-on-device", "eager", precision) for precision in precisions),
         *(Variant("paperbench", engine, precision) for precision in precisions for engine in dict.fromkeys(engines)),
     ]
-
-
-def _plain_precision(precision: str) -> str:
-    """Return the plain loop's counterpart of a precision: it has no float32 stream within bf16."""
-    return "bf16" if precision.startswith("bf16") else precision
 
 
 class TrainerLoop:
@@ -106,7 +101,6 @@ class VariantRunner:
     Attributes:
         figures: Results so far.
         loop: The loop to time; None before `build` and after an error.
-        steps: Number of steps per measurement.
     """
 
     def __init__(
@@ -118,11 +112,10 @@ class VariantRunner:
     ) -> None:
         self.figures = VariantFigures(variant, "skipped", "no time left")
         self.loop: TrainerLoop | PlainLoop | None = None
-        self.steps = MIN_STEPS
         self._variant, self._training, self._batches, self._reference = variant, training, batches, reference
 
-    def build(self, seconds: float) -> None:
-        """Build and check the variant, and find how many steps take this many seconds."""
+    def build(self) -> None:
+        """Build and check the variant."""
         variant, device = self._variant, self._training.device
         on_gpu = device.type == "cuda"
         with self._record_errors():
@@ -134,10 +127,8 @@ class VariantRunner:
                 torch.cuda.reset_peak_memory_stats(device)
             before = torch.cuda.memory_allocated(device) if on_gpu else 0
             self.loop = self._build_trainer(reference, equal) if reference else self._build_plain_loop(batches)
-            if self.loop:
-                self.steps = max(MIN_STEPS, math.ceil(seconds / self._seconds_per_step()))
-                if on_gpu:
-                    self._record(peak_memory=torch.cuda.max_memory_allocated(device) - before)
+            if self.loop and on_gpu:
+                self._record(peak_memory=torch.cuda.max_memory_allocated(device) - before)
 
     def _build_trainer(self, reference: Reference, equal: Reference | None) -> TrainerLoop | None:
         """Return our loop, or None if its first steps differ from the reference, or its losses from `equal` at all."""
@@ -168,33 +159,23 @@ class VariantRunner:
         self._record(first_step_seconds=time.perf_counter() - start)
         return loop
 
-    def measure(self, *, is_control: bool) -> None:
-        """Time the variant in a round, unless it failed before; the control is its second measurement in the round."""
-        name = "control" if is_control else "step_seconds"
+    def time(self, steps: int) -> float:
+        """Return the seconds that some steps take; infinity if the variant fails, or failed before."""
+        seconds = math.inf
         if self.loop:
             with self._record_errors():
-                self._record(**{name: (*getattr(self.figures, name), self._seconds_per_step())})
+                self.loop.prepare()
+                seconds = stopwatch(self.loop.step, self._training.device)(steps)
+                self.loop.pause()
+        return seconds
 
-    def finish(self) -> None:
+    def finish(self, step_seconds: tuple[float, ...], control: tuple[float, ...]) -> None:
         """Compute the results from the rounds, and free the loop."""
         if self.loop:
-            rate = self._training.recipe.batch_size / statistics.median(self.figures.step_seconds)
+            rate = self._training.recipe.batch_size / statistics.median(step_seconds)
             self._record(status="measured", detail=None, images_per_second=rate)
+            self._record(step_seconds=step_seconds, control=control)
         self.loop = None
-
-    def _seconds_per_step(self) -> float:
-        """Time `steps` steps, including the device's work."""
-        loop, device = self.loop, self._training.device
-        assert loop  # noqa: S101
-        loop.prepare()
-        synchronize(device)
-        start = time.perf_counter()
-        for _ in range(self.steps):
-            loop.step()
-        synchronize(device)
-        seconds = time.perf_counter() - start
-        loop.pause()
-        return seconds / self.steps
 
     def _record(self, **values: Any) -> None:
         self.figures = replace(self.figures, **values)
@@ -208,7 +189,7 @@ class VariantRunner:
             is_memory, detail = is_out_of_memory(error), summarize_error(error)
             if is_memory:
                 detail += " Name fewer --engines or --precisions."
-            self._record(status="out of memory" if is_memory else "failed", detail=detail, step_seconds=(), control=())
+            self._record(status="out of memory" if is_memory else "failed", detail=detail)
             self.loop = None
         release_memory(self._training.device)  # not before the error and its frames are gone
 
@@ -255,7 +236,7 @@ def measure_net(
     for runner in runners:
         if time.monotonic() > deadline:
             break
-        runner.build(seconds)
+        runner.build()
         found = runner.figures
         result = (
             f"first step after {found.first_step_seconds:.1f} s" if runner.loop else f"{found.status}: {found.detail}"
@@ -264,16 +245,12 @@ def measure_net(
     ready = [runner for runner in runners if runner.loop]
     # The first plain loop and our first variant are timed twice per round: that gives the noise.
     controls = {runner.figures.variant.kind == "paperbench": runner for runner in reversed(ready)}.values()
-    measurements = [*((runner, False) for runner in ready), *((runner, True) for runner in controls)]
-    for number in range(rounds if ready else 0):
-        first = number % len(measurements)
-        for runner, is_control in measurements[first:] + measurements[:first]:
-            runner.measure(is_control=is_control)
-        log(f"{training.name}, round {number + 1} of {rounds}")
-        if time.monotonic() > deadline:
-            break
+    ways = {(runner, False): runner.time for runner in ready} | {(runner, True): runner.time for runner in controls}
+    times = race(
+        ways, rounds, seconds, lambda line: log(f"{training.name}, {line}"), deadline=deadline, least=MIN_STEPS
+    )
     for runner in runners:
-        runner.finish()
+        runner.finish(times.get((runner, False), ()), times.get((runner, True), ()))
     release_memory(device)
     found_all = [runner.figures for runner in runners]
     noise = measured_noise(found_all)
@@ -296,7 +273,7 @@ def _with_ratios(found: VariantFigures, others: Sequence[VariantFigures], noise:
         seconds = next((o.step_seconds for o in others if o.variant == plain != found.variant), ())
         return median_ratio(found.step_seconds, seconds, noise)
 
-    same = _plain_precision(found.variant.precision)
+    same = found.variant.precision
     return replace(
         found,
         over_plain=over("plain", others[0].variant.precision),

@@ -39,12 +39,15 @@ def positive_points(text: str) -> float:
 _SHARED = options_of(Selection) | options_of(TrainingOptions)
 
 REMOVED = {
+    "--breakdown": 'Paste the script of "Where a step\'s time goes" in docs/speed.md.',
     "--budget": "`paperbench plan TABLE` lists the runs that decide most first; limit the time with `run "
     "--max-seconds 8h`.",
     "--incompatible continue": "Resume with the versions that began the run, or restart it: `--incompatible restart`.",
     "--memory": "`paperbench plan TABLE` and `paperbench doctor` say what a training step needs.",
     "--noise": "Cells share their noise. To judge one by its own, compare a results directory that holds only its "
     "runs.",
+    "schema mapping": "Mapping files have been removed. `paperbench evaluate --mapping` knows three implementations by "
+    "name; for another, save a file that says which net and which input it has: see docs/nets.md.",
 }
 """What to use instead of options and choices of the version before."""
 

@@ -26,10 +26,10 @@ BUILD_SHARE = 0.8
 SUMMARY = "measure training speed on this machine against a plain PyTorch loop"
 DESCRIPTION = (
     "Measure images per second with every engine and precision, and with plain PyTorch loops, in interleaved rounds. A "
-    "variant is timed only if its first losses and parameter updates match eager float32. With --breakdown: measure "
-    "where the time of one net's training step goes. With --loader: measure how fast ImageNet's crops are made. With "
-    "--scaling: measure how fast several processes train one run. Exit status: 1 if a variant failed or made wrong "
-    "steps, or nothing was measured, else 0; running out of memory or time is not a failure."
+    "variant is timed only if its first losses and parameter updates match eager float32. With --loader: measure how "
+    "fast ImageNet's crops are made. With --scaling: measure how fast several processes train one run. Exit status: 1 "
+    "if a variant failed or made wrong steps, or nothing was measured, else 0; running out of memory or time is not a "
+    "failure."
 )
 
 
@@ -40,11 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"nets for 32-pixel images, see `paperbench models` (default: {' '.join(MODELS['cuda'])}; on a CPU: "
         f"{' '.join(MODELS['cpu'])})",
-    )
-    parser.add_argument(
-        "--breakdown",
-        metavar="NET",
-        help="measure one net's step by kind of kernel, with the minimum time for its bytes, arithmetic and launches",
     )
     parser.add_argument(
         "--loader",
@@ -69,16 +64,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="E",
-        help="eager, graph, compile (default: all that this machine supports; on a CPU only eager, as compiling takes "
-        "minutes). With --breakdown or --scaling: one (default: as for `run`)",
+        help="as for `run` (default: all that this machine supports; on a CPU only eager, as compiling takes minutes). "
+        "With --scaling: one (default: as for `run`)",
     )
     parser.add_argument(
         "--precisions",
         nargs="+",
         default=[],
         metavar="P",
-        help="such as fp32 bf16 (default: all that the device supports). With --breakdown or --scaling: one (default: "
-        "as for `run`)",
+        help="such as fp32 bf16 (default: all that the device supports). With --scaling: one (default: as for `run`)",
     )
     add_shared(parser, "--device")
     parser.add_argument(
@@ -119,14 +113,7 @@ def execute(args: argparse.Namespace) -> int:
         raise PaperbenchError("--data is for --loader alone.")
     if args.scaling:
         return _measure_scaling(args, launch)
-    args.batch_size = args.batch_size or 128
-    if not args.breakdown:
-        return _measure(args)
-    if args.models or args.minutes or args.rounds or len(args.engines) > 1 or len(args.precisions) > 1:
-        raise PaperbenchError(
-            "--breakdown takes one net, one engine and one precision, and neither --models, --minutes nor --rounds."
-        )
-    return _break_down(args)
+    return _measure(args)
 
 
 def _measure(args: argparse.Namespace) -> int:
@@ -141,7 +128,7 @@ def _measure(args: argparse.Namespace) -> int:
     device = choose_device(args.device, _log)
     variants = bench_variants(args.engines, args.precisions, device)
     names = list(dict.fromkeys(args.models or MODELS[device.type]))
-    trainings = [bench_training(name, args.batch_size, device) for name in names]
+    trainings = [bench_training(name, args.batch_size or 128, device) for name in names]
     end = time.monotonic() + 60 * (args.minutes or float("inf"))
     nets = []
     for number, training in enumerate(trainings):
@@ -160,29 +147,11 @@ def _measure(args: argparse.Namespace) -> int:
     return 0 if all(net.is_sound for net in nets) and any(net.has_figures for net in nets) else 1
 
 
-def _break_down(args: argparse.Namespace) -> int:
-    from paperbench.bench.profiling import measure_breakdown
-    from paperbench.bench.setup import bench_training
-    from paperbench.bench.text import format_breakdown
-    from paperbench.training.device import choose_device
-    from paperbench.training.engine import engine_candidates
-    from paperbench.training.precision import choose_precision
-
-    device = choose_device(args.device, _log)
-    precision = choose_precision(args.precisions[0] if args.precisions else None, device)
-    training = bench_training(args.breakdown, args.batch_size, device)
-    engine = engine_candidates((args.engines or ["auto"])[0], device, training.recipe.iterations)[0].name
-    found = measure_breakdown(training, engine, precision, args.seconds, _log)
-    print(format_breakdown(found))
-    _write(args.json, found)
-    return int(any(step.problem for step in found.steps))
-
-
 def _measure_loader(args: argparse.Namespace) -> int:
     from paperbench.bench.loader import measure_loader
     from paperbench.bench.text import format_loader
 
-    others = (args.models, args.breakdown, args.engines, args.precisions, args.batch_size, args.minutes)
+    others = (args.models, args.engines, args.precisions, args.batch_size, args.minutes)
     if any(others) or args.device != "auto":
         raise PaperbenchError("--loader takes only --data, --rounds, --seconds and --json.")
     found = measure_loader(args.data, args.rounds or 7, args.seconds, _log)
@@ -192,8 +161,8 @@ def _measure_loader(args: argparse.Namespace) -> int:
 
 
 def _measure_scaling(args: argparse.Namespace, launch: Launch | None) -> int:
-    if args.breakdown or len(args.engines) > 1 or len(args.precisions) > 1:
-        raise PaperbenchError("--scaling takes one engine and one precision, and neither --breakdown nor --loader.")
+    if len(args.engines) > 1 or len(args.precisions) > 1:
+        raise PaperbenchError("--scaling takes one engine and one precision.")
     if launch is None:
         raise PaperbenchError(
             "--scaling measures several processes. Start them with `torchrun --nproc-per-node 2 -m paperbench bench "

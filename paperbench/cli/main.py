@@ -64,10 +64,11 @@ class Parser(argparse.ArgumentParser):
         """Parse arguments; argparse calls this for each subcommand too, so unknown arguments are refused here."""
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
+            for one in unknown:
+                self._refuse_removed(one.partition("=")[0])
             option = unknown[0].partition("=")[0]
             if not option.startswith("-"):
                 self.error(f"Unexpected argument {unknown[0]!r}.")
-            self._refuse_removed(option)
             known = re.findall(r"^ +(?:-\w, )?(--[a-z][\w-]*)", self.format_help(), re.MULTILINE)
             self.error(f"Unknown option {option}. {nearest(option, known)}")
         return parsed, []

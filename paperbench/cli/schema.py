@@ -6,6 +6,7 @@ import argparse
 import importlib
 import json
 
+from paperbench.cli.arguments import REMOVED
 from paperbench.errors import PaperbenchError, nearest
 
 SUMMARY = "print the JSON Schema of a file format"
@@ -20,7 +21,6 @@ FORMATS = {
     "external": "runs.external.ExternalResult",
     "analysis": "analysis.record.Analysis",
     "bench": "bench.figures.BenchReport",
-    "breakdown": "bench.breakdown.Breakdown",
     "loader": "bench.figures.LoaderReport",
     "scaling": "bench.figures.ScalingReport",
     "comparison": "report.json_format.ComparisonDocument",
@@ -39,7 +39,8 @@ def execute(args: argparse.Namespace) -> int:
         print("\n".join(FORMATS))
         return 0
     if args.name not in FORMATS:
-        raise PaperbenchError(f"Unknown format {args.name!r}. {nearest(args.name, FORMATS)}")
+        then = REMOVED.get(f"schema {args.name}") or nearest(args.name, FORMATS)
+        raise PaperbenchError(f"Unknown format {args.name!r}. {then}")
     module, _, kind = FORMATS[args.name].rpartition(".")
     print(json.dumps(json_schema(getattr(importlib.import_module(f"paperbench.{module}"), kind)), indent=2))
     return 0

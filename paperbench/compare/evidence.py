@@ -211,7 +211,7 @@ class Evidence:
         self.records: dict[str, Record] = {}
         self.left_out: list[str] = []
         self._experiments = {(e.cell, e.setting): e for e in _experiments(table, profile_name)}
-        known = {experiment.key for experiment in self._experiments.values()}
+        known = {experiment.key: experiment.cell for experiment in self._experiments.values()}
         self._variances: dict[tuple[Conditions, str, str, int], dict[str, tuple[float, int]]] = {}
         self._facts: dict[str, DataFacts] = {}  # pixels verified for one run are verified for all
         self._ours: dict[str, list[Record]] = defaultdict(list)
@@ -225,9 +225,10 @@ class Evidence:
                 self.records[record.run] = record
                 self._ours[key].append(record)
             elif key in known:
+                profile = "" if profile_name == "paper" else f" --profile {profile_name}"
                 self.left_out.append(
                     f"run {record.run} (seed {record.seed} of {record.net}) mixes versions of the numerics or torch. "
-                    "Train it anew: `paperbench run --incompatible restart`."
+                    f"Train it anew: `paperbench run {table.id} --cells {known[key]}{profile} --incompatible restart`."
                 )
         self._groups: dict[tuple[str, str], list[GroupFacts]] = {}
         self._external: dict[str, list[ExternalResult]] = defaultdict(list)
@@ -316,7 +317,7 @@ class Evidence:
                     "contents. Delete the wrong ones."
                 )
 
-    def _explain_unused_records(self, known: set[str], other_tables: Callable[[], Iterable[Table]]) -> None:
+    def _explain_unused_records(self, known: Collection[str], other_tables: Callable[[], Iterable[Table]]) -> None:
         """Report runs of this table's nets that match no current experiment."""
         odd = {key: self._of_same_net(records[0]) for key, records in self._ours.items() if key not in known}
         if not any(odd.values()):

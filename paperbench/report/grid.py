@@ -18,7 +18,7 @@ from paperbench.streams import MIN_WIDTH, wrapped
 MAX_PROSE_WIDTH = 120
 _MIN_PROSE_WIDTH = 14  # of a column, while others can still be narrower
 _GAP = 2  # between columns
-_HEADERS, _PROSE, _NUMBERS, _NAMES = range(4)  # what `fitted` may break: each also what is before it
+_HEADERS, _PROSE, NUMBERS, _VERDICTS, _NAMES = range(5)  # what `fitted` may break: each also what is before it
 
 _TERM = r"(?:[A-Za-z]_[A-Za-z0-9]|[a-z]\([a-z]\))"
 FORMULA = re.compile(rf"(?<![\w.\-])(?:(?:[0-9]+ [-+] )?{_TERM}(?: = -?[0-9]+)?|[1-9][0-9]*(?:x[1-9][0-9]*)+)(?![\w(])")
@@ -204,14 +204,15 @@ Lines = list[str]
 """The lines of one table cell."""
 
 
-def fitted(grid: Grid, width: int, gap: int) -> tuple[list[Lines], list[list[Lines]]]:
+def fitted(grid: Grid, width: int, gap: int, last: int = _NAMES) -> tuple[list[Lines], list[list[Lines]]]:
     """Break texts into lines, the widest column first, until the table fits or nothing more may be broken.
 
-    First headers are broken, then prose, then also numbers before a parenthesis, then names between their words.
+    First headers are broken, then prose, then also numbers before a parenthesis, verdicts with notes, and names between
+    their words; `last` is the last of these to be broken.
     """
     columns = list(zip(grid.headers, *grid.rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
-    for breaking in range(_NAMES + 1):
+    for breaking in range(last + 1):
         minima = _minima(grid, breaking)
         while sum(widths) + gap * (len(widths) - 1) > width:
             shrinkable = [n for n, least in enumerate(minima) if widths[n] > least]
@@ -232,9 +233,10 @@ def _minima(grid: Grid, breaking: int) -> list[int]:
     """Return how narrow each column may become."""
 
     def least(text: str, alignment: str) -> int:
-        if breaking == _HEADERS or isinstance(text, Marked) or (breaking == _PROSE and alignment == "right"):
+        whole_until = _VERDICTS if isinstance(text, Marked) else NUMBERS if alignment == "right" else _PROSE
+        if breaking < whole_until:
             return len(text)
-        if alignment == "right" and breaking == _NUMBERS:
+        if alignment == "right" and breaking < _NAMES:
             return max(map(len, text.replace(" (", "\n(").split("\n")))  # "22.71 (22.68±0.22)"
         return max(_longest_word(text, breaking), min(len(text), _MIN_PROSE_WIDTH) if breaking < _NAMES else 0)
 

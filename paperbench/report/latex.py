@@ -15,7 +15,7 @@ from typing import Literal
 from pylatexenc.latexencode import RULE_DICT, RULE_REGEX, UnicodeToLatexConversionRule, UnicodeToLatexEncoder
 
 from paperbench import __version__
-from paperbench.report.grid import FORMULA, Lines, Marked, fitted
+from paperbench.report.grid import FORMULA, NUMBERS, Lines, Marked, fitted
 from paperbench.report.report import NOTHING, Report
 
 _CHARACTERS = 102  # a row of this length is scaled down to about 6.5 points in the article class
@@ -68,7 +68,7 @@ def render(report: Report) -> str:
     comparison, columns = report.comparison, "".join(alignment[0] for alignment in report.grid.alignment)
     reduced = "" if report.has_verdicts else f" in the reduced profile {comparison.profile}"
     caption = f"{comparison.table.experiment.title}: {comparison.table.cited()} and our runs{reduced}."
-    headers, rows = fitted(report.grid, _CHARACTERS, 1)
+    headers, rows = fitted(report.grid, _CHARACTERS, 1, NUMBERS)
     lines = [
         rf"% Needs \usepackage{{booktabs,graphicx}}. Written by paperbench {__version__}.",
         r"\begin{table}",

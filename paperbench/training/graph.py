@@ -31,7 +31,7 @@ _BROKEN_CAPTURE = ("previous error during capture", "invalidated")
 
 
 @cache
-def _stream_beside(current: torch.cuda.Stream, number: int = 0) -> torch.cuda.Stream:  # noqa: ARG001  (of the cache)
+def _stream_beside(current: torch.cuda.Stream, number: int) -> torch.cuda.Stream:  # noqa: ARG001  (of the cache)
     """Return the stream of all warm-ups and captures by those who compute on the current stream, or of their branches.
 
     cuBLAS keeps 32 MiB per stream and thread, for good. All graphs captured on a stream compute in the same 32 MiB, so
@@ -62,7 +62,7 @@ class CudaCapture:
         with torch.cuda.device(self._device), torch.cuda.stream(before):
             try:
                 # "global" would let any CUDA call of another thread, such as one that pins memory, break the capture
-                with torch.cuda.graph(graph, stream=_stream_beside(before), capture_error_mode="thread_local"):
+                with torch.cuda.graph(graph, stream=_stream_beside(before, 0), capture_error_mode="thread_local"):
                     work()
             except BaseException:
                 generator.graphsafe_set_state(random_state)

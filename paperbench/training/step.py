@@ -121,5 +121,6 @@ class TrainingStep:
 
     def clear_gradients(self) -> None:
         """Free the gradients that the last step left behind."""
+        self._gradients = []
         for working in self._workings:
             working.clear_gradients()

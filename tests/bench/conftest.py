@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from paperbench.bench import plain_loop, profiling, setup, throughput
+from paperbench.bench import plain_loop, setup, throughput
 from paperbench.bench.setup import Training, bench_training
 from paperbench.catalogue import resolve
 from paperbench.training import soundness
@@ -17,9 +17,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain_loop, "DRAIN_SECONDS", 0.0)
     monkeypatch.setattr(plain_loop, "PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(setup, "resolve", lambda name: resolve(name, depth=8))
-    monkeypatch.setitem(profiling.COPY_BYTES, "cpu", 2**16)
-    monkeypatch.setitem(profiling.MATRIX_SIDE, "cpu", 32)
-    for module in (soundness, profiling, throughput):
+    for module in (soundness, throughput):
         monkeypatch.setattr(module, "STEPS", 5)
 
 

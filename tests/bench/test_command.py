@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from paperbench.bench import profiling, throughput
+from paperbench.bench import throughput
 from paperbench.bench.figures import BenchReport, NetFigures, VariantFigures
 from paperbench.bench.setup import GPU_FACTS, _nvidia_smi, bench_training
 from paperbench.bench.throughput import bench_variants, measure_net
 from paperbench.cli.main import main
 from paperbench.typed import from_json
 from tests.bench.stubs import stub_training
+from tests.helpers import ROOT
 
 FAST = ["bench", "--device=cpu", "--models=preact_resnet20", "--batch-size=8", "--rounds=2", "--seconds=0.001"]
 
@@ -68,9 +69,6 @@ def test_wrong_step_gives_status_1(
         ("--precisions tf32", "Ampere"),
         ("--batch-size 1", "at least 2 images"),
         ("--json no/such/folder/file.json", "in an existing directory"),
-        ("--breakdown preact_resnet20 --models preact_resnet20", "one net"),
-        ("--breakdown preact_resnet20 --precisions fp32 bf16", "one precision"),
-        ("--breakdown preact_resnet20 --rounds 7", "neither --models, --minutes nor --rounds"),
     ],
 )
 def test_invalid_arguments_fail_before_any_measurement(
@@ -78,9 +76,15 @@ def test_invalid_arguments_fail_before_any_measurement(
 ) -> None:
     monkeypatch.undo()  # real depths
     monkeypatch.setattr(throughput, "measure_net", None)
-    monkeypatch.setattr(profiling, "measure_breakdown", None)
     assert main(["bench", "--device", "cpu", *arguments.split()]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_breakdown_names_what_replaces_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["bench", "--breakdown", "preact_resnet110"])
+    assert '"Where a step\'s time goes" in docs/speed.md' in capsys.readouterr().err
+    assert "\n## Where a step's time goes\n" in (ROOT / "docs" / "speed.md").read_text()
 
 
 def test_nets_share_the_remaining_time_and_json_is_always_written(

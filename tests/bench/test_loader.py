@@ -111,7 +111,6 @@ def test_images_are_spread_over_the_index_of_the_data_directory(tmp_path: Path) 
     ("arguments", "message"),
     [
         ("--loader --models preact_resnet20", "--loader takes only"),
-        ("--loader --breakdown preact_resnet20", "--loader takes only"),
         ("--loader --engines eager", "--loader takes only"),
         ("--loader --precisions fp32", "--loader takes only"),
         ("--loader --batch-size 8", "--loader takes only"),

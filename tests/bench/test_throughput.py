@@ -1,19 +1,20 @@
 from __future__ import annotations
 
+import math
 import socket
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from paperbench.bench import throughput
+from paperbench.bench import throughput, timing
 from paperbench.bench.figures import NetFigures, Variant, VariantFigures
 from paperbench.bench.plain_loop import PlainLoop
 from paperbench.bench.setup import Training, bench_recipe, bench_training, machine_facts
 from paperbench.bench.throughput import TrainerLoop, VariantRunner, bench_variants, measure_net
+from paperbench.bench.timing import Way, race
 from paperbench.runs.environment import environment_facts
 from paperbench.training.engine import ENGINES
 from paperbench.training.precision import PRECISIONS
@@ -77,28 +78,25 @@ def test_every_variant_has_figures_and_ratios_to_both_baselines() -> None:
     assert figures.is_sound
 
 
-def test_rounds_interleave_variants_and_rotate_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    order: list[str] = []
-    original = VariantRunner.measure
+def test_rounds_interleave_ways_and_rotate_their_order() -> None:
+    order: list[tuple[str, int]] = []
 
-    def measure(self: VariantRunner, *, is_control: bool) -> None:
-        order.append(self.figures.variant.label + is_control * " again")
-        original(self, is_control=is_control)
+    def way(name: str, seconds: float) -> Way:
+        return lambda times: order.append((name, times)) or times * seconds
 
-    monkeypatch.setattr(VariantRunner, "measure", measure)
-    measured("fp32", baselines=True, rounds=3)
-    assert order[:3] == ["plain loop fp32", "on-device loop fp32", "eager fp32"]
-    assert set(order[3:5]) == {"plain loop fp32 again", "eager fp32 again"}
-    assert order[5:10] == order[1:5] + order[:1]
-    assert order[10:] == order[2:5] + order[:2]
+    found = race({"a": way("a", 0.5), "b": way("b", 1.0), "c": way("c", math.inf)}, 4, 2.2, deadline=0.0, least=2)
+    assert order == [("a", 2), ("b", 2), ("c", 2), ("a", 5), ("b", 3), ("c", 2)]
+    assert found == {"a": (0.5,), "b": (1.0,), "c": (math.inf,)}
+    order.clear()
+    race({"a": way("a", 1.0), "b": way("b", 1.0)}, 3, 0.0)
+    assert "".join(name for name, _ in order) == "ab" + "ab" + "ba" + "ab"
 
 
 def test_only_steps_are_timed_including_the_devices_work(monkeypatch: pytest.MonkeyPatch, training: Training) -> None:
     now, queued = 0.0, 0.0
 
     class FakeLoop(PlainLoop):
-        def __init__(self, *arguments: Any, **settings: Any) -> None:
-            pass
+        __init__ = object.__init__  # type: ignore[assignment]
 
         def prepare(self) -> None:
             nonlocal now, queued
@@ -117,16 +115,11 @@ def test_only_steps_are_timed_including_the_devices_work(monkeypatch: pytest.Mon
         nonlocal now, queued
         now, queued = now + queued, 0.0
 
-    monkeypatch.setattr(throughput, "PlainLoop", FakeLoop)
-    monkeypatch.setattr(throughput, "synchronize", synchronize)
-    monkeypatch.setattr(throughput.time, "perf_counter", lambda: now)
-    variant = Variant("plain-on-device", "eager", "fp32")
-    runner = VariantRunner(variant, training, list, pytest.fail)
-    runner.build(seconds=3.2)
-    runner.measure(is_control=False)
-    runner.measure(is_control=True)
-    assert (runner.figures.step_seconds, runner.figures.control) == ((0.5,), (0.5,))
-    assert runner.steps == 7
+    monkeypatch.setattr(timing, "synchronize", synchronize)
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: now)
+    runner = VariantRunner(Variant("plain-on-device", "eager", "fp32"), training, list, pytest.fail)
+    runner.loop = FakeLoop()  # type: ignore[call-arg]
+    assert runner.time(7) == 3.5
 
 
 def test_long_measurement_restarts_the_training(training: Training) -> None:
@@ -234,7 +227,7 @@ def test_deadline_ends_the_rounds_after_the_current_one(monkeypatch: pytest.Monk
         nonlocal now
         now += "round 1" in line
 
-    monkeypatch.setattr(throughput.time, "monotonic", lambda: now)
+    monkeypatch.setattr(timing.time, "monotonic", lambda: now)
     (eager,) = measured(rounds=5, deadline=0.5, log=log).variants
     assert (eager.status, len(eager.step_seconds)) == ("measured", 1)
 
@@ -248,7 +241,7 @@ def test_default_on_a_cpu_is_eager_in_every_precision() -> None:
 def test_plain_loops_cover_the_shipped_and_every_measured_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(throughput, "choose_precision", lambda wanted, device: wanted or "tf32")
     monkeypatch.setattr("paperbench.training.engine.available_engines", lambda device: dict.fromkeys(ENGINES))
-    found = bench_variants(["graph", "compile", "graph"], ["fp32", "bf16", "bf16-fp32-stream"], CPU)
+    found = bench_variants(["graph", "compile", "graph"], ["fp32", "bf16", "fp32"], CPU)
     assert [(v.kind, v.precision) for v in found[:5]] == [
         ("plain", "tf32"),
         ("plain", "fp32"),

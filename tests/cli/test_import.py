@@ -42,7 +42,7 @@ COMMANDS = """
     plot preact_resnet164 --set depth=20
 """
 
-MODULES = ["runs.lease", "runs.observer", "bench.figures", "bench.breakdown", "bench.text"]
+MODULES = ["runs.lease", "runs.observer", "bench.figures", "bench.text"]
 """Modules without torch that those commands do not import."""
 
 

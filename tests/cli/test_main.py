@@ -75,6 +75,8 @@ def test_data_convert_writes_a_file_that_data_check_reads(run: Run) -> None:
             "compare table2 --noise per-cell",
             "--noise has been removed. Cells share their noise. To judge one by",
         ),
+        ("models --batch-size 64 --memory", "--memory has been removed. `paperbench plan TABLE` and `paperbench"),
+        ("schema mapping", "Unknown format 'mapping'. Mapping files have been removed. `paperbench evaluate"),
         ("run table2 --cells preakt", "No cell of table2 matches 'preakt'. Did you mean 'preact'?"),
         ("run table2", "CIFAR-10 not found in the directory data."),
         ("run table5", "ImageNet has no index in the directory data."),

@@ -175,6 +175,7 @@ def test_runs_that_mix_versions_are_left_out_and_named(newer: dict[str, Any]) ->
     assert comparison.cells[0].shown is None
     (complaint,) = comparison.left_out
     assert complaint.startswith(f"run {run.run} (seed 0 of preact_resnet110) mixes versions of the")
+    assert f"`paperbench run table2 --cells {PREACT} --incompatible restart`" in complaint
     assert compared(TABLE1, mixed).left_out == compared(TABLE2, mixed, profile="smoke").left_out == ()
 
 

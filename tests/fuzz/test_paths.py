@@ -310,8 +310,6 @@ def test_obstacle_is_no_weights_file(kind: str, tmp_path: Path, world: Path, out
 
 OPENERS = {"open", "fdopen", "read_bytes", "read_text", "write_bytes", "write_text", "safe_open", "load_file"}
 ALLOWED = {
-    "bench/checks.py": dict.fromkeys(("saved.write_bytes(data)", "saved.read_bytes()"), "a file that it wrote itself"),
-    "bench/decisions.py": dict.fromkeys(("path.read_text()", "path.read_bytes()"), "a file of ci/first_gpu.sh"),
     "data/convert.py": {"Image.open(stream, formats=('PNG', 'JPEG'))": "an opened stream"},
     "data/download.py": {"tarfile.open(archive, 'r:gz')": "its md5 sum is right"},
     "data/imagenet/build.py": {

@@ -297,6 +297,10 @@ def test_long_titles_are_broken_in_wide_tables_only(comparisons: dict[str, Compa
         r"ResNet-152.{60}", wide
     )
     assert "\noriginal Residual Unit & 4(a) &" in render(comparisons["table2"])
+    table5 = comparisons["table5"].table
+    with_runs = render(compared(table5, *(record(table5, f"{row.id}/top1", 20.1) for row in table5.experiment.rows)))
+    assert r"ResNet-\\" not in with_runs
+    assert r"& underpowered\textsuperscript" in with_runs
     root = copy_of_specs(tmp_path)
     change_yaml(root / "experiments" / "table5.yaml", (("rows", 2, "title"), "scaled ResNets by 1 - g(x)"))
     text = render(compared(load_table("table5", root)))

@@ -46,7 +46,8 @@ def flat(text: str) -> str:
 
 @pytest.fixture
 def reports(tables: dict[str, Table], shared: Comparison, failing: Comparison) -> dict[str, Comparison]:
-    table1, table2 = tables["table1"], tables["table2"]
+    table1, table2, table5 = tables["table1"], tables["table2"], tables["table5"]
+    seen = [record(table5, f"{row.id}/top1", 20.1) for row in table5.experiment.rows]
     sweep = [
         external(table1, SWEEP, 90.0, seed=seed, setting=setting.label)
         for setting in table1.cell(SWEEP).settings
@@ -59,6 +60,7 @@ def reports(tables: dict[str, Table], shared: Comparison, failing: Comparison) -
         "external": compared(table1, externals=sweep),
         "smoke": compared(table2, smoke, profile="smoke"),
         **{name: compared(table, on_request=True) for name, table in tables.items()},
+        "in each row": compared(table5, *seen, on_request=True),
     }
 
 

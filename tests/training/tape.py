@@ -10,7 +10,8 @@ update, and replays the same operators on the same memory. It has the same restr
 - Random numbers come from the default generator, in its state at the replay.
 - What was called side by side has no order: a replay does an operation of each call in turn, the last call's first.
 
-It cannot detect tensors on the host (here all are; see `fake_gpu.py`), or kernels that a GPU cannot capture.
+It cannot detect tensors on the host (here all are; see `fake_gpu.py`), kernels that a GPU cannot capture, a stream that
+does not wait for another, or memory that is freed and given to another call.
 """
 
 from __future__ import annotations
@@ -69,6 +70,11 @@ class Tape:
             results.append(call())
         self._call = None
         return results
+
+    @property
+    def branches(self) -> set[int | None]:
+        """Numbers of the calls side by side that the replays repeat; None for what is alone."""
+        return {one.branch for recording in self._recordings for one in recording._operations}
 
     def uses(self, tensor: Tensor) -> bool:
         """Whether the replays use the memory of this tensor, which existed before the recording."""

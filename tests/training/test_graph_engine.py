@@ -121,6 +121,14 @@ def test_steps_equal_eager_ones(
     assert_graph_equals_eager(runs, engine)
 
 
+@pytest.mark.parametrize(("engine", "branches"), [("graph", {None}), ("streams", {None, 0, 1})])
+def test_only_streams_has_groups_side_by_side(
+    recipe: Recipe, tiny_dataset: ImageDataset, tapes: list[Tape], engine: EngineName, branches: set[int | None]
+) -> None:
+    Runs(recipe, tiny_dataset, CPU).new(engine).step()
+    assert tapes[0].branches == branches
+
+
 @pytest.mark.parametrize(
     ("precision", "first", "second"),
     [
@@ -306,7 +314,8 @@ def test_warm_up_leaves_no_gradients_to_the_capture(runs: Runs, monkeypatch: pyt
         record = made.record
 
         def recording(work: Callable[[], None]) -> Callable[[], None]:
-            gradients.extend(parameter.grad for parameter in trainer.model.parameters())
+            engine: Any = trainer._engine
+            gradients.extend([*(parameter.grad for parameter in trainer.model.parameters()), *engine._step._gradients])
             return record(work)
 
         made.record = recording

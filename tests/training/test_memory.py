@@ -9,7 +9,7 @@ from paperbench.architecture import parameters
 from paperbench.catalogue import resolve
 from paperbench.data.dataset import Dataset
 from paperbench.specs.recipe import Recipe
-from paperbench.training.memory import _WORKSPACE, _MemoryCounter, memory_needed, step_memory
+from paperbench.training.memory import _WORKSPACE, _MemoryCounter, memory_needed, release_memory, step_memory
 from paperbench.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -79,7 +79,7 @@ def test_memory_of_deep_nets_follows_from_shallow_ones(name: str, recipe: Recipe
 
 def test_groups_side_by_side_need_the_memory_of_their_images_together(paper_recipe: Recipe) -> None:
     net = resolve("preact_resnet20")
-    whole = step_memory(net, paper_recipe.batch_size, "fp32", CPU)
+    whole = step_memory(net, paper_recipe.batch_size, "fp32")
     assert memory_needed(net, paper_recipe, "fp32", None, 2) / _WORKSPACE == pytest.approx(whole, rel=0.05)
 
 
@@ -88,9 +88,10 @@ def test_groups_side_by_side_need_the_memory_of_their_images_together(paper_reci
 def test_gpu_memory_is_the_count_and_some_workspace(recipe: Recipe, small_dataset: Dataset, recompute: bool) -> None:
     net, cuda = resolve("preact_resnet110"), torch.device("cuda")
     recipe = replace(recipe, batch_size=64, batch_norm=replace(recipe.batch_norm, group=64))
-    torch.cuda.empty_cache()
-    before = torch.cuda.memory_allocated(cuda)
-    torch.cuda.reset_peak_memory_stats(cuda)
-    Trainer(net, recipe, small_dataset, 0, "fp32", cuda, recompute=recompute).step()
+    for _ in range(2):  # at first, libraries allocate workspaces that they keep
+        release_memory(cuda)
+        before = torch.cuda.memory_allocated(cuda)
+        torch.cuda.reset_peak_memory_stats(cuda)
+        Trainer(net, recipe, small_dataset, 0, "fp32", cuda, recompute=recompute).step()
     counted = memory_needed(net, recipe, "fp32", recompute=recompute) / _WORKSPACE
     assert 0.95 * counted < torch.cuda.max_memory_allocated(cuda) - before < 1.5 * counted
