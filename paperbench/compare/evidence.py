@@ -20,6 +20,7 @@ import numpy as np
 from paperbench.compare.failures import is_failure
 from paperbench.compare.noise import MIN_RUNS, NO_PRIOR, Prior, prior_from_others, variance_of
 from paperbench.errors import count
+from paperbench.options import Selection, TrainingOptions, command
 from paperbench.runs.external import ExternalResult
 from paperbench.runs.record import DataFacts, Record, Status
 from paperbench.specs.cell import Cell
@@ -225,10 +226,11 @@ class Evidence:
                 self.records[record.run] = record
                 self._ours[key].append(record)
             elif key in known:
-                profile = "" if profile_name == "paper" else f" --profile {profile_name}"
+                cell = Selection(table.id, (known[key],), profile_name)
+                anew = command("run", cell, TrainingOptions(incompatible="restart"))
                 self.left_out.append(
                     f"run {record.run} (seed {record.seed} of {record.net}) mixes versions of the numerics or torch. "
-                    f"Train it anew: `paperbench run {table.id} --cells {known[key]}{profile} --incompatible restart`."
+                    f"Train it anew: `{anew}`."
                 )
         self._groups: dict[tuple[str, str], list[GroupFacts]] = {}
         self._external: dict[str, list[ExternalResult]] = defaultdict(list)
