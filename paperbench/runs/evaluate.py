@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from paperbench.catalogue import DATASETS, Net
+from paperbench.catalogue import DATASETS, Net, resolve
 from paperbench.data.dataset import ImageDataset, Pixels
 from paperbench.data.imagenet.batches import CentralCrops
 from paperbench.data.imagenet.draws import Words
@@ -160,14 +160,15 @@ def _ours(
         )
     file, declared, side = weights or Path(net), IMPLEMENTATIONS[mapping] if mapping else None, crop.crop if crop else 0
     if declared:
+        built = resolve(net, **declared.arguments)
+        if declared.pads_both_sides and (built.shortcut, built.shortcut_option) != ("identity", "A"):
+            raise PaperbenchError(f"Mapping {mapping} is for nets whose shortcuts are padded with zeros.")
         key = dataset or net.partition(".")[2] or next(iter(declared.inputs), "")
         if key not in declared.inputs:
             known = listing([*declared.inputs])
             raise PaperbenchError(f"Mapping {mapping} has no input for {key!r}. Choose with --dataset: {known}.")
         tensors, _, entry = read_state(file)
         named = replace(resolve_net(net, declared.arguments, where, key), tensors=tensors, entry=entry)
-        if declared.pads_both_sides and (named.net.shortcut, named.net.shortcut_option) != ("identity", "A"):
-            raise PaperbenchError(f"Mapping {mapping} is for nets whose shortcuts are padded with zeros.")
         how = Preprocessing.of_channels(*declared.inputs[key], "", side, None, crop)
     else:
         named = read_net(file, where, dataset)
