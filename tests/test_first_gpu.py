@@ -81,7 +81,8 @@ def test_measures_trains_tests_and_goes_on(script: Script) -> None:
     assert (script.out / "summary.txt").read_text() == "decided\nGPU tests: 3 passed in 1.00s\nFailed: nothing\n"
     assert script.run()[0] == 0
     assert len(script.called("run")) == 3
-    assert not script.called("measure") + script.called("pytest")
+    assert len(script.called("measure")) == 1  # of what is missing
+    assert not script.called("pytest")
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,8 @@ def test_failing_part_does_not_lose_the_others(script: Script, what: str, failed
     assert f"Failed: {f' {failed}' if failed else 'nothing'}\n" in output
     assert CHECKPOINT in script.state
     engines = [line.partition("--engine ")[2].split()[0] for line in script.called("run")]
-    assert engines == (["graph", "auto"] * 3 if what == "run" else ["graph"] * 3)
+    # failed training is tried again when the tests have ended
+    assert engines == (["graph", "auto"] * 6 if what == "run" else ["graph"] * 3)
     script.run()
     assert len(script.called("pytest")) == (what == "pytest")
 

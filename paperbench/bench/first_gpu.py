@@ -84,7 +84,7 @@ class Sizes(NamedTuple):
     seconds: float = 0.5  # for steps
 
 
-REHEARSAL = Sizes("preact_resnet20", 8, ((4, 8), (8, 4)), 2**16, 8, 1, 0.0)
+REHEARSAL = Sizes("preact_resnet20", 8, ((16, 8), (32, 4), (64, 2)), 2**16, 8, 1, 0.0)
 
 
 class Measurement:
@@ -280,10 +280,11 @@ def choose(found: Found, seconds: float) -> tuple[str, int]:
 
 
 def decide(found: Found) -> Iterator[str]:
-    """Yield the speeds, and a line for each decision."""
+    """Yield the device, speeds, a line for each decision, and what failed."""
     step, layers = partial(_step, found), partial(_layers, found)
     best, other = (min(engines, key=step) for engines in (ENGINES, ENGINES[:-1]))
     most = min(AT_ONCE[1:], key=partial(step, best))
+    yield ", ".join(f"{name} {found.get(name)}" for name in ("device", "torch", "cuda", "cudnn"))
     if found.get("cuda") is None:
         yield "A rehearsal with tiny sizes: it decides nothing. On a GPU:"
     for engine in ENGINES:
@@ -308,6 +309,7 @@ def decide(found: Found) -> Iterator[str]:
             yield f"{line}: {old:.2f} -> {new:.2f} ms a step, {ratio:.2f} times as fast (from {threshold}): {verdict}"
         else:
             yield f"{line}: not measured"
+    yield from (f"{name}: {value}" for name, value in found.items() if " " in name and isinstance(value, str))
 
 
 def runs_in(results: Path) -> Iterator[str]:

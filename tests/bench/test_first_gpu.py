@@ -114,12 +114,14 @@ def figures(**speeds: float) -> dict[str, float | str | None]:
     return {"cuda": "13", "batch": 128, **{f"first step, {engine} bf16": 1000.0 for engine in speeds}, **steps}
 
 
-def test_speeds_are_shown_and_what_is_missing() -> None:
-    lines = list(decide(figures(graph=12_000.0)))
-    assert lines[0] == "graph in bf16: 12,000 images/s"
-    assert all(line.endswith("not measured") for line in lines[1:])
-    assert lines[3].startswith("2 trainings at once by graph")
-    assert next(decide(figures(graph=12_000.0) | {"cuda": None})).startswith("A rehearsal")
+def test_device_and_speeds_are_shown_and_what_is_missing() -> None:
+    _, speed, *lines = decide(figures(graph=12_000.0))
+    assert speed == "graph in bf16: 12,000 images/s"
+    assert all(line.endswith("not measured") for line in lines)
+    assert lines[2].startswith("2 trainings at once by graph")
+    device, warning, *_ = decide(figures(graph=12_000.0) | {"device": "H100", "cuda": None})
+    assert device.startswith("device H100, torch ")
+    assert warning.startswith("A rehearsal")
 
 
 def layers(
@@ -170,6 +172,7 @@ CONV, NORM = CONVOLUTIONS[2:], ALL_LAYERS[:1]
         ),
         (figures(graph=12_000.0, compile=11_000.0), "(COMPILE_MIN_ITERATIONS): never"),
         (figures(graph=12_000.0), "(COMPILE_MIN_ITERATIONS): not measured"),
+        ({"step, graph bf16, 5 at once": "WRONG: they differ"}, "step, graph bf16, 5 at once: WRONG: they differ"),
     ],
 )
 def test_ratio_is_compared_with_its_threshold(more: dict[str, float | str | None], expected: str) -> None:
