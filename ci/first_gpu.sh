@@ -28,7 +28,7 @@ done
 [[ $minutes =~ ^[1-9][0-9]*$ ]] || { echo "--minutes takes a whole number, not $minutes." >&2 && exit 2; }
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 [ "$device" != cpu ] || export OMP_NUM_THREADS=1 profile=smoke data=digits
-needed='PIL, pydantic, pylatexenc, yaml, safetensors, sklearn, scipy, tabulate, timm, torch, torchvision, tqdm, wrapt'
+needed='jinja2, PIL, pydantic, pylatexenc, yaml, safetensors, sklearn, scipy, tabulate, timm, torch, torchvision, wrapt'
 if [ -z "${PYTHON:-}" ] || ! "$PYTHON" -c "import $needed"; then
     . ci/environment.sh
     PYTHON=python
@@ -94,11 +94,15 @@ cat "$work/doctor.txt"
 seconds=$(($(left 30) < 300 ? $(left 30) : 300))
 if ((seconds > 0)) && ! tail -n 1 "$work/tests.txt" 2> /dev/null | grep -v 'failed\|error' | grep passed; then
     workers=$(($(nproc) < 6 ? $(nproc) : 6))
+    set -m # or bash would let it ignore the interrupt, after which pytest sums up
     # shellcheck disable=SC2046  # several files; others may need packages that are missing here
-    # an interrupt, after which pytest sums up; what bash starts in the background would ignore it
-    env --default-signal=INT timeout --signal=INT --kill-after=9 "$seconds" nice -n 5 "$PYTHON" -m pytest -q -m gpu -p no:cacheprovider -n "$workers" \
-        $(grep -rl --include='test_*.py' 'mark\.gpu' tests) > "$work/tests.txt" 2>&1 &
-    wait $! || if [ $? = 124 ]; then echo "Not all: the next call repeats them." >> "$work/tests.txt"; else failed+=' tests'; fi
+    timeout --signal=INT --kill-after=9 "$seconds" nice -n 5 "$PYTHON" -m pytest -q -m gpu -p no:cacheprovider \
+        -n "$workers" $(grep -rl --include='test_*.py' 'mark\.gpu' tests) > "$work/tests.txt" 2>&1 &
+    set +m
+    wait $! || case $? in
+        124 | 137) echo 'Not all: the next call repeats them.' >> "$work/tests.txt" ;; # the time was up
+        *) failed+=' tests' ;;
+    esac
 fi
 if (($(left 60) > 0)); then
     echo "$(left 0) s left. So far:" && finish # if this is killed, that much is kept

@@ -100,6 +100,20 @@ def test_failing_part_does_not_lose_the_others(script: Script, what: str, failed
     assert len(script.called("pytest")) == (what == "pytest")
 
 
+def test_tests_without_time_are_repeated(script: Script) -> None:
+    code, output = script.run(behaviour='[[ "$*" != *pytest* ]] || exit 124')
+    assert code == 0
+    assert "GPU tests: 3 passed in 1.00s\nNot all: the next call repeats them.\n" in output
+    script.run()
+    assert len(script.called("pytest")) == 1
+
+
+def test_time_must_be_whole_minutes(script: Script) -> None:
+    code, output = script.run("--minutes", "2.5")
+    assert (code, script.calls.read_text()) == (2, "")
+    assert output == "--minutes takes a whole number, not 2.5.\n"
+
+
 def test_training_ends_when_its_time_is_up(script: Script) -> None:
     code, _ = script.run(behaviour='[[ "$*" != *" run "* ]] || exit 75')
     assert code == 0
