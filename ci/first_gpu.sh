@@ -5,8 +5,8 @@
 #
 # In M minutes (default: 15): the measurement (paperbench/bench/first_gpu.py, under two minutes); then ResNet-110 with
 # original and full pre-activation units in bf16, seed 0, then the other seeds, then all of Table 2; beside these, for
-# at most five minutes, the tests that need a GPU. The same command goes on with the runs, and repeats neither the
-# measurement nor tests that passed.
+# at most five minutes, the tests that need a GPU. The same command goes on with the runs, and repeats neither tests that
+# passed nor what was measured on this GPU.
 #
 # The directory (default: build/first-gpu) holds summary.txt, log.txt, and all files in state.tar.00 and following, of
 # at most 15 MB each: `cat state.tar.* | tar x` unpacks them. It can be moved to another machine.
@@ -25,9 +25,10 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
+[[ $minutes =~ ^[1-9][0-9]*$ ]] || { echo "--minutes takes a whole number, not $minutes." >&2 && exit 2; }
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 [ "$device" != cpu ] || export OMP_NUM_THREADS=1 profile=smoke data=digits
-needed='PIL, pydantic, pylatexenc, yaml, safetensors, sklearn, scipy, tabulate, timm, torch, torchvision, tqdm, wrapt'
+needed='jinja2, PIL, pydantic, pylatexenc, yaml, safetensors, sklearn, scipy, tabulate, timm, torch, torchvision, wrapt'
 if [ -z "${PYTHON:-}" ] || ! "$PYTHON" -c "import $needed"; then
     . ci/environment.sh
     PYTHON=python
@@ -66,14 +67,14 @@ train() { # ENGINE: runs in the order of their worth, again with another engine 
 
 finish() { # packs all but leases and the older of two checkpoints, and sums up
     (
-        cd "$work" || exit
+        rm -f "$parts"/* && cd "$work" || exit
         for run in results/runs/*; do ls -v "$run"/checkpoint-*.safetensors | head -n -1; done > "$parts/older" 2> /dev/null
         tar cf - --exclude='results/leases/*' --exclude-from="$parts/older" -- * | split -d -b 15M - "$parts/state.tar."
         [ "${PIPESTATUS[0]}" -le 1 ] # 1: a file has changed meanwhile
     ) && rm -f "$out"/state.tar.* && mv "$parts"/state.tar.* "$out"
     {
         "$PYTHON" -m paperbench.bench.first_gpu summary "$work/first.json" "$work/results"
-        echo "GPU tests: $(grep -E '^(FAILED|ERROR) |(passed|failed|skipped|error).* in ' "$work/tests.txt" || echo not done)"
+        echo "GPU tests: $(grep -E '^(FAILED|ERROR) |(passed|failed|skipped|error).* in |^Not all' "$work/tests.txt" || echo not done)"
         echo "Failed: ${failed:-nothing}"
     } 2>&1 | tee "$out/summary.txt"
 }
@@ -81,23 +82,32 @@ finish() { # packs all but leases and the older of two checkpoints, and sums up
 [ ! -e "$out/state.tar.00" ] || cat "$out"/state.tar.* | tar xf - -C "$work" || exit
 timeout 90 "$PYTHON" -m paperbench doctor --device "$device" > "$work/doctor.txt" 2>&1 &
 doctor=$! seconds=$((minutes * 12 < 110 ? minutes * 12 : 110))
-if [ ! -e "$work/first.json" ]; then
-    timeout --kill-after=5 $((seconds + 30)) \
-        "$PYTHON" -m paperbench.bench.first_gpu measure "$work/first.json" "$device" "$seconds" &
-    wait $! || failed+=' measurement'
-fi
+timeout --kill-after=5 $((seconds + 30)) \
+    "$PYTHON" -m paperbench.bench.first_gpu measure "$work/first.json" "$device" "$seconds" &
+wait $! || failed+=' measurement'
 read -r engine runs < <("$PYTHON" -m paperbench.bench.first_gpu choose "$work/first.json" "$(left 50)")
 echo "$(left 0) s left: training with engine ${engine:=auto}, in which $runs runs of ResNet-110 should end."
 train "$engine" &
 training=$!
 wait $doctor
 cat "$work/doctor.txt"
-if ! tail -n 1 "$work/tests.txt" 2> /dev/null | grep -v 'failed\|error' | grep 'passed\|skipped'; then
-    seconds=$(($(left 30) < 300 ? $(left 30) : 300)) workers=$(($(nproc) < 6 ? $(nproc) : 6))
+seconds=$(($(left 30) < 300 ? $(left 30) : 300))
+if ((seconds > 0)) && ! tail -n 1 "$work/tests.txt" 2> /dev/null | grep -v 'failed\|error' | grep passed; then
+    workers=$(($(nproc) < 6 ? $(nproc) : 6))
+    set -m # or bash would let it ignore the interrupt, after which pytest sums up
     # shellcheck disable=SC2046  # several files; others may need packages that are missing here
-    timeout --kill-after=5 "$seconds" nice -n 5 "$PYTHON" -m pytest -q -m gpu -p no:cacheprovider -n "$workers" \
-        $(grep -rl --include='test_*.py' 'mark\.gpu' tests) > "$work/tests.txt" 2>&1 &
-    wait $! || [ $? = 124 ] || failed+=' tests' # 124: they are repeated by the next call
+    timeout --signal=INT --kill-after=9 "$seconds" nice -n 5 "$PYTHON" -m pytest -q -m gpu -p no:cacheprovider \
+        -n "$workers" $(grep -rl --include='test_*.py' 'mark\.gpu' tests) > "$work/tests.txt" 2>&1 &
+    set +m
+    wait $! || case $? in
+        124 | 137) echo 'Not all: the next call repeats them.' >> "$work/tests.txt" ;; # the time was up
+        *) failed+=' tests' ;;
+    esac
+fi
+if (($(left 60) > 0)); then
+    echo "$(left 0) s left. So far:" && finish # if this is killed, that much is kept
+    # once more, without the tests, which may have taken the GPU's memory
+    wait $training || (($(left 60) < 0)) || { train "$engine" & training=$!; }
 fi
 wait $training || failed+=' training'
 finish

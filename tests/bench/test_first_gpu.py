@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from paperbench.bench.first_gpu import WAYS, Measurement, Sizes, choose, decide, main
+from paperbench.bench.first_gpu import ALL_LAYERS, CONVOLUTIONS, WAYS, Measurement, Sizes, choose, decide, main
 from tests.bench.stubs import stub_training
 from tests.helpers import ROOT
 
@@ -29,6 +29,36 @@ def test_all_parts_have_figures_and_a_failing_one_its_reason(tmp_path: Path) -> 
     figures = {name: value for name, value in found.items() if isinstance(value, float)}
     assert len(figures) == 3 + 11 * 3 * 2 * 2 + 2 * 5  # launches and copy; layers in every way; steps
     assert min(figures.values()) > 0
+
+
+def test_only_what_is_missing_is_measured_and_everything_on_another_device(tmp_path: Path) -> None:
+    file = tmp_path / "first.json"
+    first = Measurement(file, CPU, 600, TINY)
+    assert first._put("whole", lambda: 1.0)
+    assert not first._put("failed", lambda: 1 / 0)
+    again = Measurement(file, CPU, 600, TINY)
+    assert again._put("whole", lambda: pytest.fail("measured again"))
+    assert again._put("failed", lambda: 2.0)
+    file.write_text(json.dumps({**json.loads(file.read_text()), "device": "another"}))
+    assert not {"whole", "failed"} & Measurement(file, CPU, 600, TINY).found.keys()
+
+
+def test_all_that_decides_comes_first_and_what_compiles_after_the_layers(tmp_path: Path) -> None:
+    class Named(Measurement):
+        def _put(self, name: str, measure: Callable[[], float]) -> bool:
+            self.found.setdefault(name, 1.0)
+            return True
+
+    measurement = Named(tmp_path / "first.json", CPU, 600, Sizes())
+    measurement.run(["graph", "streams", "compile"])
+    names = [name for name, value in measurement.found.items() if isinstance(value, float)]
+    compiled = names.index("first step, compile bf16")
+    assert names.index("step, streams bf16, 1 at once") < names.index(
+        "batch norm, bf16 channels_last, as trained, 16 channels"
+    )
+    assert sum("convolution by weights" in name for name in names[:compiled]) == 5 * 3
+    figures = dict.fromkeys(names[: compiled + 5], 1.0)  # with a step of it, and of two, three and five of another
+    assert not any("not measured" in line for line in decide({**figures, "batch": 128}))
 
 
 def test_nothing_begins_when_the_time_is_up(tmp_path: Path) -> None:
@@ -84,19 +114,32 @@ def figures(**speeds: float) -> dict[str, float | str | None]:
     return {"cuda": "13", "batch": 128, **{f"first step, {engine} bf16": 1000.0 for engine in speeds}, **steps}
 
 
-def test_speeds_are_shown_and_what_is_missing() -> None:
-    lines = list(decide(figures(graph=12_000.0)))
-    assert lines[0] == "graph in bf16: 12,000 images/s"
-    assert all(line.endswith("not measured") for line in lines[1:])
+def test_device_and_speeds_are_shown_and_what_is_missing() -> None:
+    _, speed, *lines = decide(figures(graph=12_000.0))
+    assert speed == "graph in bf16: 12,000 images/s"
+    assert all(line.endswith("not measured") for line in lines)
     assert lines[2].startswith("2 trainings at once by graph")
-    assert next(decide(figures(graph=12_000.0) | {"cuda": None})).startswith("A rehearsal")
+    device, warning, *_ = decide(figures(graph=12_000.0) | {"device": "H100", "cuda": None})
+    assert device.startswith("device H100, torch ")
+    assert warning.startswith("A rehearsal")
 
 
-def layers(what: str, *milliseconds: float) -> dict[str, float | str | None]:
-    return {f"{what}, {number} channels": value for number, value in enumerate(milliseconds)}
+def layers(
+    whats: Sequence[str], milliseconds: tuple[float, float], hows: tuple[str, str], left: int = 3
+) -> dict[str, float | str | None]:
+    """Two ways of some layers, the second of which may lack stages."""
+    return {
+        f"{what}, {how}, {channels} channels": value
+        for value, how, stages in zip(milliseconds, hows, (3, left), strict=True)
+        for what in whats
+        for channels in (16, 32, 64)[:stages]
+    }
 
 
-CONV, NORM = "convolution by weights, bf16 channels_last", "batch norm, bf16 channels_last"
+TRAINED, *OTHERS = (f"bf16 channels_last, {how}" for how in WAYS)
+FP32 = ("fp32 contiguous, as trained", "fp32 channels_last, as trained")
+CUDNN, FREE, TIMED = ((TRAINED, other) for other in OTHERS)
+CONV, NORM = CONVOLUTIONS[2:], ALL_LAYERS[:1]
 
 
 @pytest.mark.parametrize(
@@ -111,16 +154,25 @@ CONV, NORM = "convolution by weights, bf16 channels_last", "batch norm, bf16 cha
         (figures(graph=10_000.0) | {"step, graph bf16, 3 at once": 10.0}, "(from 1.2): train several on a GPU"),
         (figures(graph=10_000.0) | {"step, graph bf16, 3 at once": 11.0}, "(from 1.2): train one on a GPU"),
         (
-            layers("batch norm, fp32 contiguous, as trained", 0.3, 0.1)
-            | layers("batch norm, fp32 channels_last, as trained", 0.1, 0.1),
-            "28.80 -> 14.40 ms a step, 2.00 times as fast (from 1.0): channels_last",
+            layers(ALL_LAYERS, (0.02, 0.01), FP32),
+            "17.28 -> 8.64 ms a step, 2.00 times as fast (from 1.0): channels_last",
         ),
-        (layers(f"{CONV}, as trained", 0.02) | layers(f"{CONV}, not deterministic", 0.01), ": look for faster"),
-        (layers(f"{CONV}, as trained", 0.02) | layers(f"{CONV}, not deterministic", 0.019), "from 1.25): keep"),
-        (layers(f"{CONV}, as trained", 0.02) | layers(f"{CONV}, timed", 0.01), "chosen by timing"),
-        (layers(f"{NORM}, as trained", 0.05) | layers(f"{NORM}, by cuDNN", 0.04), "float64 on inputs up to 1e12"),
-        (layers(f"{NORM}, as trained", 0.05) | layers(f"{NORM}, by cuDNN", 0.049), "(from 1.1): keep torch's"),
-        (layers(f"{NORM}, as trained", 0.05, 0.05) | layers(f"{NORM}, by cuDNN", 0.04), "batch_norm.py): not measured"),
+        (
+            layers(CONV, (0.02, 0.01), FREE),
+            "precision.py): 4.32 -> 2.16 ms a step, 2.00 times as fast (from 1.25): look",
+        ),
+        (layers(CONV, (0.02, 0.019), FREE), "from 1.25): keep"),
+        (layers(CONVOLUTIONS, (0.02, 0.01), TIMED), "timing (training/precision.py): 12.96 -> 6.48 ms"),
+        (layers(NORM, (0.05, 0.04), CUDNN), "(from 1.1): compare it with float64"),
+        (layers(NORM, (0.05, 0.049), CUDNN), "(from 1.1): keep torch's"),
+        (layers(NORM, (0.05, 0.049), CUDNN, left=2), "batch_norm.py): not measured"),
+        (
+            figures(graph=12_000.0, compile=24_000.0) | {"first step, compile bf16": 60_000.0},
+            "compile pays off (COMPILE_MIN_ITERATIONS): from 11,062 iterations on",
+        ),
+        (figures(graph=12_000.0, compile=11_000.0), "(COMPILE_MIN_ITERATIONS): never"),
+        (figures(graph=12_000.0), "(COMPILE_MIN_ITERATIONS): not measured"),
+        ({"step, graph bf16, 5 at once": "WRONG: they differ"}, "step, graph bf16, 5 at once: WRONG: they differ"),
     ],
 )
 def test_ratio_is_compared_with_its_threshold(more: dict[str, float | str | None], expected: str) -> None:
