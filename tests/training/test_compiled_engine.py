@@ -281,6 +281,7 @@ def test_error_after_the_first_step_is_not_blamed_on_the_compiler() -> None:
                 raise error
 
         def update(self) -> None: ...
+        def clear_gradients(self) -> None: ...
 
     step = compiling.CompiledStep(FailingStep())
     step.compute(())
