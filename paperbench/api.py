@@ -470,7 +470,7 @@ class Plan:
 
         for run, _ in self.remaining:
             if problem := refusal(number, run.net, run.recipe, run.dataset.num_train):
-                rest = " Choose the other rows with `--cells`, and train this one apart." * run.net.has_noise
+                rest = " Choose the other rows with `--cells`, and train this one apart." * run.net.has_dropout
                 raise PaperbenchError(f"{run.net_name}: {problem}{rest}")
 
     @neutral()
@@ -521,15 +521,14 @@ class Plan:
         work = f"{at_most}{total} to do, about {format_bytes(self.bytes_needed)} of disk"
         if not lacking:
             work = "nothing to do" if self.training.stop_at else "all finished"
-        engines = {
-            engine_candidates(self.training.engine, self.device, run.recipe.iterations, has_noise=run.net.has_noise)[
-                0
-            ].name
-            for run in self.runs
-        }
+        how = self.training.engine, self.device
+        candidates = (
+            engine_candidates(*how, run.recipe.iterations, has_dropout=run.net.has_dropout) for run in self.runs
+        )
+        engines = {best.name for best, *_ in candidates}
         precisions = {run.spec.precision for run in self.runs}
-        how = f"Device {self.device}, precision {', '.join(precisions)}, engine {', '.join(sorted(engines))}."
-        sentences = [f"{n_runs}, {work}.", how]
+        used = f"Device {self.device}, precision {', '.join(precisions)}, engine {', '.join(sorted(engines))}."
+        sentences = [f"{n_runs}, {work}.", used]
         if cost:
             kind = "GPU" if self.device.type == "cuda" else "main"
             sentences += [
@@ -650,8 +649,8 @@ def plan_runs(
     usual = table.seeds_in(profile)
     seeds = selection.seeds or usual
     runs = planning.plan(table, chosen, selection.profile, precision, seeds, datasets)
-    for has_noise in {run.net.has_noise for run in runs}:
-        engine_candidates(training.engine, device, iterations=0, has_noise=has_noise)
+    for has_dropout in {run.net.has_dropout for run in runs}:
+        engine_candidates(training.engine, device, iterations=0, has_dropout=has_dropout)
     store = Store(results)
     to_do = remaining(runs, store, Limits(training.stop_at), training.incompatible)
     needed = bytes_needed([run for run, _ in to_do], store, start_anew=training.incompatible == "restart")

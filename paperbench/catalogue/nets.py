@@ -87,7 +87,7 @@ class Net:
         return FAMILIES[self.family].units(self.depth)
 
     @property
-    def has_noise(self) -> bool:
+    def has_dropout(self) -> bool:
         """Whether a forward pass in training draws random numbers."""
         return self.shortcut == "dropout" or bool(self.residual_dropout)
 

@@ -165,7 +165,7 @@ def run(
                 return TIME_WAS_UP
             if limits.max_seconds is not None:
                 further = ("--max-seconds", str(limits.seconds_left))
-            then = "Restarting it" if restarts_left else f"Giving it up after {RESTARTS} restarts"
+            then = "Restarting it" if restarts_left else f"Not restarting it again, after {RESTARTS} restarts"
             say_for(f"paperbench: warning: the worker {how_it_ended(status)}. {then}.")
         return status
 

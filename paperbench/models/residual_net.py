@@ -128,11 +128,11 @@ class ResidualNet(nn.Module):
         units_then_tail = [(r"^stages\.(\d+)\.(\d+)", None), (r"^tail", (99999,))]
         return {"stem": r"^stem", "blocks": r"^stages\.(\d+)" if coarse else units_then_tail}
 
-    def set_grad_checkpointing(self, enable: bool = True, has_noise: bool = True) -> None:
+    def set_grad_checkpointing(self, enable: bool = True, has_dropout: bool = True) -> None:
         """Turn recomputation of the residual units in the backward pass on or off; see `Stage`."""
         for module in self.modules():
             if isinstance(module, Stage):
-                module.grad_checkpointing, module.has_noise = enable, has_noise
+                module.grad_checkpointing, module.has_dropout = enable, has_dropout
 
     def get_classifier(self) -> nn.Module:
         return self.fc

@@ -17,13 +17,13 @@ class Stage(nn.Sequential):
     Attributes:
         grad_checkpointing: Whether training keeps only the input of each unit and recomputes its activations in the
             backward pass. Gradients and BN's moving averages are the same either way.
-        has_noise: Whether a unit may draw random numbers, which recomputation must repeat. If not, torch need not read
-            the generator's state, which a CUDA graph could not capture.
+        has_dropout: Whether a unit may draw random numbers, which recomputation must repeat. If not, torch need not
+            read the generator's state, which a CUDA graph could not capture.
     """
 
     def __init__(self, *units: Any) -> None:
         super().__init__(*units)
-        self.grad_checkpointing, self.has_noise = False, True
+        self.grad_checkpointing, self.has_dropout = False, True
 
     def forward(self, x: Tensor) -> Tensor:
         if self.grad_checkpointing and not torch.jit.is_scripting():  # type: ignore[attr-defined]
@@ -41,7 +41,7 @@ class Stage(nn.Sequential):
             def contexts(unit: nn.Module = unit) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
                 return nullcontext(), RepeatedForwardPass(unit)
 
-            x = checkpoint(unit, x, use_reentrant=False, context_fn=contexts, preserve_rng_state=self.has_noise)
+            x = checkpoint(unit, x, use_reentrant=False, context_fn=contexts, preserve_rng_state=self.has_dropout)
         return x
 
 

@@ -134,10 +134,10 @@ def _next_runs(outlook: Outlook, long: bool) -> Iterator[str]:
     below = f"\n{paragraph(' '.join(more))}" if more else ""
     yield f"Next: the most valuable runs first\n{as_text(grid)}{below}"
     yield paragraph(
-        "runs: to train, of those that the next analysis of these cells needs. verdicts: expected number of the cells "
-        "that need one and then have it. claims: expected number decided, of the open claims about these runs, once "
-        "their other cells have their runs. worth: expected number of verdicts and claims decided per run; a claim is "
-        "divided by all runs that it still needs. All given the runs at hand, and else the printed numbers."
+        "runs: to train, of those that the next analysis of these cells needs. verdicts: expected number of undecided "
+        "cells that these runs would decide. claims: expected number decided, of the open claims about these runs, "
+        "once their other cells have their runs. worth: expected number of verdicts and claims decided per run; a "
+        "claim is divided by all runs that it still needs. All given the runs at hand, and else the printed numbers."
     )
 
 

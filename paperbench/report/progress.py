@@ -63,7 +63,7 @@ class Progress(Observer):
     def waiting(self, runs: int, seconds: float) -> None:
         self.all_done()
         held = count(runs, "other run")
-        self.say(f"waiting up to {seconds:.0f} s for a sign of life from the processes that hold {held}")
+        self.say(f"waiting up to {seconds:.0f} s to see whether the processes holding {held} are still alive")
 
     def warned(self, run: PlannedRun, text: str) -> None:
         self.say(f"    {run.id}: {text}")

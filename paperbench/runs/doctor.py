@@ -183,7 +183,8 @@ def _choose(table: Table, found: Diagnosis) -> None:
         for setting in cell.settings
     ]
     engines = dict.fromkeys(
-        engine_candidates("auto", device, recipe.iterations, has_noise=net.has_noise)[0] for net, recipe in trainings
+        engine_candidates("auto", device, recipe.iterations, has_dropout=net.has_dropout)[0]
+        for net, recipe in trainings
     )
     net, recipe = max(trainings, key=lambda training: _activations(training[0]))
     needed, free = memory_needed(net, recipe, precision), memory_free(device)

@@ -94,7 +94,7 @@ class RunSession:
             engine,
             device,
             run.recipe.iterations,
-            has_noise=run.net.has_noise,
+            has_dropout=run.net.has_dropout,
             earlier=self._earlier_sessions[-1].engine if self._earlier_sessions else None,
         )
         self._fallback: list[str] = []

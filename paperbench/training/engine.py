@@ -120,7 +120,7 @@ def available_engines(device: torch.device) -> dict[EngineName, str | None]:
 
 
 def engine_candidates(
-    wanted: str, device: torch.device, iterations: int, *, has_noise: bool = False, earlier: str | None = None
+    wanted: str, device: torch.device, iterations: int, *, has_dropout: bool = False, earlier: str | None = None
 ) -> list[EngineChoice]:
     """Return the engines to try for a run, best first. Only "auto" for a new run on a GPU gives more than one.
 
@@ -128,12 +128,12 @@ def engine_candidates(
         wanted: "auto" or the name of an engine.
         device: The device of the run.
         iterations: Length of the whole training, not of the part that is left.
-        has_noise: Whether the net has dropout. Compiled, it draws other values, so nothing shows that its steps are
+        has_dropout: Whether the net has dropout. Compiled, it draws other values, so nothing shows that its steps are
             right.
         earlier: The engine that started the run, if it is resumed; "auto" keeps it.
     """
     available = available_engines(device)
-    if has_noise and earlier != "compile":
+    if has_dropout and earlier != "compile":
         available["compile"] = "compiled dropout draws other values, so its steps cannot be compared with eager's"
     if wanted != "auto":
         if wanted not in ENGINES:

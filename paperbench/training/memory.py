@@ -130,7 +130,7 @@ def release_memory(device: torch.device) -> None:
 
 def _run_step(net: Net, batch_size: int, precision: Precision, side: int, *, recompute: bool) -> None:
     model = ResidualNet(net)
-    model.set_grad_checkpointing(recompute, net.has_noise)
+    model.set_grad_checkpointing(recompute, net.has_dropout)
     momentum = [torch.zeros_like(parameter) for parameter in model.parameters()]
     images = torch.zeros(batch_size, net.in_chans, side, side).to(memory_format=torch.channels_last)
     labels = torch.zeros(batch_size, dtype=torch.long)

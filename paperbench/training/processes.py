@@ -399,7 +399,7 @@ def refusal(number: int, net: Net, recipe: Recipe, images: int) -> str | None:
     """
     if number == 1:
         return None
-    if net.has_noise:
+    if net.has_dropout:
         return "Dropout draws its noise for one batch-norm group after the other, so it takes a single process."
     groups = recipe.groups
     legal = [n for n in range(1, groups + 1) if groups % n == 0 and (n == 1 or (groups // n).bit_count() == 1)]

@@ -92,7 +92,7 @@ class Trainer:
         # Only noise inside a net (dropout) uses torch's default generators.
         torch.manual_seed(derived_seed(seed, "noise"))
         self.model = self._initialised_model(net)
-        self.model.set_grad_checkpointing(recompute, net.has_noise)
+        self.model.set_grad_checkpointing(recompute, net.has_dropout)
         self._num_images = dataset.num_train
         self.feed = make_feed(dataset, recipe, seed, device, between_batches, announce)
         self.feed.share = processes.share

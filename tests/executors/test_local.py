@@ -234,7 +234,7 @@ def test_worker_that_always_crashes_is_given_up(workplace: Workplace, crash: str
     warning = f"2: paperbench: warning: the worker {how}."
     assert workplace.said("warning") == [
         *[f"{warning} Restarting it."] * 3,
-        f"{warning} Giving it up after 3 restarts.",
+        f"{warning} Not restarting it again, after 3 restarts.",
     ]
 
 

@@ -47,9 +47,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     calls: list[tuple[Any, ...]] = []
 
     def choosing(
-        wanted: str, device: object, iterations: int, *, has_noise: bool, earlier: str | None
+        wanted: str, device: object, iterations: int, *, has_dropout: bool, earlier: str | None
     ) -> list[EngineChoice]:
-        calls.append((wanted, device, iterations, has_noise, earlier))
+        calls.append((wanted, device, iterations, has_dropout, earlier))
         return engine_candidates("eager", CPU, iterations)
 
     monkeypatch.setattr(session_module, "engine_candidates", choosing)

@@ -143,8 +143,8 @@ def triton(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "_why_no_triton", lambda _: None)
 
 
-def names(device: torch.device, iterations: int, earlier: str | None = None, *, has_noise: bool = False) -> list[str]:
-    candidates = engine_candidates("auto", device, iterations, has_noise=has_noise, earlier=earlier)
+def names(device: torch.device, iterations: int, earlier: str | None = None, *, has_dropout: bool = False) -> list[str]:
+    candidates = engine_candidates("auto", device, iterations, has_dropout=has_dropout, earlier=earlier)
     return [choice.name for choice in candidates]
 
 
@@ -163,10 +163,10 @@ def test_gpu_without_triton_uses_graphs(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.usefixtures("triton")
 def test_nets_with_dropout_are_not_compiled() -> None:
     """Their steps cannot be compared with eager ones."""
-    assert names(CUDA, 64_000, has_noise=True) == ["graph", "eager"]
-    assert names(CUDA, 64_000, "compile", has_noise=True) == ["compile"]
+    assert names(CUDA, 64_000, has_dropout=True) == ["graph", "eager"]
+    assert names(CUDA, 64_000, "compile", has_dropout=True) == ["compile"]
     with pytest.raises(PaperbenchError, match="compiled dropout draws other values"):
-        engine_candidates("compile", CUDA, 64_000, has_noise=True)
+        engine_candidates("compile", CUDA, 64_000, has_dropout=True)
 
 
 @pytest.mark.usefixtures("triton")

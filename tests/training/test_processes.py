@@ -133,7 +133,7 @@ SMALLEST = {"basic": 8, "bottleneck": 11, "one_layer": 5}
 UNITS = {
     (net.family, net.placement, net.shortcut): Training(name, SMALLEST[net.family], ("fp32", "bf16")[index % 2])
     for index, (name, net) in enumerate((name, resolve(name)) for name in NETS)
-    if net.family in SMALLEST and not net.has_noise
+    if net.family in SMALLEST and not net.has_dropout
 }
 """A training per kind of unit."""
 

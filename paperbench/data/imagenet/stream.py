@@ -200,10 +200,10 @@ def _advice(seconds: float, waited: float, worked: float, threads: int) -> str |
     if seconds < _LEAST_SECONDS or waited <= _STARVED * seconds:
         return None
     cores = math.ceil(worked / max(seconds - waited, 1e-9))
-    complaint = f"The images come too slowly: training waits {waited / seconds:.0%} of the time."
+    complaint = f"Data loading limits training, which waits for images {waited / seconds:.0%} of the time."
     if cores > threads:
-        return f"{complaint} It would take {cores:,} cores instead of {threads}."
-    return f"{complaint} Their {threads} threads wait themselves: for the disk, or for other programs."
+        return f"{complaint} {cores:,} cores would keep up; {threads} are in use."
+    return f"{complaint} Its {threads} threads wait themselves: for the disk, or for other programs."
 
 
 def _keep_freed_memory() -> None:

@@ -219,9 +219,9 @@ def test_python_exits_at_once_though_a_stream_was_not_closed(sent: signal.Signal
     ("waited", "worked", "advice"),
     [
         (4.0, 390.0, None),
-        (38.0, 650.0, "training waits 38% of the time. It would take 11 cores instead of 4."),
-        (38.0, 620.0, "training waits 38% of the time. It would take 10 cores instead of 4."),
-        (38.0, 200.0, "training waits 38% of the time. Their 4 threads wait themselves:"),
+        (38.0, 650.0, "waits for images 38% of the time. 11 cores would keep up; 4 are in use."),
+        (38.0, 620.0, "waits for images 38% of the time. 10 cores would keep up; 4 are in use."),
+        (38.0, 200.0, "waits for images 38% of the time. Its 4 threads wait themselves:"),
     ],
 )
 def test_starved_consumer_is_told_the_cores_that_would_feed_it(
