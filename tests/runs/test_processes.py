@@ -261,7 +261,6 @@ def test_divergence_is_recorded_as_by_one_process(run: PlannedRun, tmp_path: Pat
     record = shared.read_record()
     assert record
     assert record.divergence
-    assert record.divergence.module
     assert_same(shared, alone)
 
 
