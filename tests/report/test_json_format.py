@@ -63,7 +63,7 @@ def test_schema_allows_no_unknown_keys() -> None:
     closed = [one for one in objects(SCHEMA) if isinstance(one.get("properties"), dict) and "type" in one]
     assert len(closed) > 10
     assert all(one["additionalProperties"] is False for one in closed)
-    assert sum("description" in one for one in closed) > 10, "older versions of pydantic lack some"
+    assert sum("description" in one for one in closed) > 8, "older versions of pydantic lack some"
 
 
 @pytest.mark.parametrize("name", ["table1", "table2", "table3", "table4", "table5"])
