@@ -163,7 +163,7 @@ def engine_candidates(
 
 
 def groups_at_once(engine: str, recipe: Recipe, share: Share) -> int:
-    """Return how many of a process's batch-norm groups are in memory together: one, but for `streams`.
+    """Return how many of a process's batch-norm groups run side by side on streams: one, but for `streams`.
 
     Those of photographs fill a GPU one by one, and its memory at once.
     """
