@@ -88,10 +88,10 @@ def judge(table: Table, runs: Sequence[Record], found: Sequence[Analysis], **how
 def test_decline_is_the_paired_t_test(p: float, runs: int, seed: int) -> None:
     """Its p-value after 5 or 10 runs is as drawn. Pairs are by seed, in whatever order analyses are found."""
     rng, n = np.random.default_rng(seed), runs // 5 * 5
-    initial = rng.uniform(25, 45, runs)
+    initial = rng.uniform(25, 45, runs).round(3)  # analyses have six digits
     differences = rng.standard_normal(n)
     differences += stats.t.ppf(p, n - 1) * differences.std(ddof=1) / math.sqrt(n) - differences.mean()
-    trained = np.add(initial, [*differences, *rng.uniform(-20, 20, runs - n)])
+    trained = np.add(initial, [*differences, *rng.uniform(-20, 20, runs - n)]).round(3)
     ours = records(TABLE3, SHALLOW, (ERRORS * 3)[:runs])
     found = both(ours, initial, trained)
     verdict = judge(DECLINES, ours, [found[i] for i in rng.permutation(len(found))])
