@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -218,26 +219,21 @@ def the_claim(
     return verdict
 
 
-def p_text(p: float) -> str:
-    """Format a p-value as findings do."""
-    if p > 0.999:
-        return "p>0.999"
-    return f"p={p:.3f}" if p >= 0.001 else f"p={p:.1e}" if p >= 1e-9 else "p<1e-9"
+def check_finding(finding: str, estimate: float, reach: float, p: float) -> None:
+    """Compare the numbers of a finding: the estimate, its 90 % interval and the p-value."""
+    shown = re.findall(r"[-+]\d+\.(\d+)", finding.rpartition(" = ")[2])
+    numbers = [float(text) for text in re.findall(r"[-+]\d+\.\d+", finding.rpartition(" = ")[2])]
+    tolerance = 0.51 * 10.0 ** -len(shown[0])
+    assert numbers == pytest.approx([estimate, estimate - reach, estimate + reach], abs=tolerance), finding
+    (found,) = re.findall(r"p[=<>]([\d.e-]+)", finding)
+    assert float(found) == pytest.approx(p, rel=0.06, abs=1.1e-3 if p > 0.001 else 1e-9), finding
 
 
-def welch_p(a: Sequence[float], b: Sequence[float]) -> float:
-    """One-sided p-value for the alternative that the mean of a is less than that of b."""
-    return float(stats.ttest_ind(a, b, equal_var=False, alternative="less").pvalue)
-
-
-def welch_text(a: Sequence[float], b: Sequence[float], digits: int = 2) -> str:
-    """Format the difference of means with its 90 % interval as findings do."""
+def welch(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:
+    """The difference of the means, half its 90 % interval, and the p-value that a is lower."""
+    test = stats.ttest_ind(a, b, equal_var=False, alternative="less")
     low, high = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.9)
-    return interval_text(float(np.mean(a) - np.mean(b)), low, high, digits)
-
-
-def interval_text(estimate: float, low: float, high: float, digits: int = 2) -> str:
-    return f"{estimate:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
+    return float(np.mean(a) - np.mean(b)), float(high - low) / 2, float(test.pvalue)
 
 
 # Numbers

@@ -24,13 +24,11 @@ from tests.compare.judging import (
     FIRST,
     SECOND,
     a_table,
+    check_finding,
     compared,
-    interval_text,
-    p_text,
     records,
     the_claim,
-    welch_p,
-    welch_text,
+    welch,
     with_claim,
 )
 from tests.golden import assert_golden
@@ -88,10 +86,10 @@ def judge(table: Table, runs: Sequence[Record], found: Sequence[Analysis], **how
 def test_decline_is_the_paired_t_test(p: float, runs: int, seed: int) -> None:
     """Its p-value after 5 or 10 runs is as drawn. Pairs are by seed, in whatever order analyses are found."""
     rng, n = np.random.default_rng(seed), runs // 5 * 5
-    initial = rng.uniform(25, 45, runs).round(3)  # analyses have six digits
+    initial = rng.uniform(25, 45, runs)
     differences = rng.standard_normal(n)
     differences += stats.t.ppf(p, n - 1) * differences.std(ddof=1) / math.sqrt(n) - differences.mean()
-    trained = np.add(initial, [*differences, *rng.uniform(-20, 20, runs - n)]).round(3)
+    trained = np.add(initial, [*differences, *rng.uniform(-20, 20, runs - n)])
     ours = records(TABLE3, SHALLOW, (ERRORS * 3)[:runs])
     found = both(ours, initial, trained)
     verdict = judge(DECLINES, ours, [found[i] for i in rng.permutation(len(found))])
@@ -102,12 +100,10 @@ def test_decline_is_the_paired_t_test(p: float, runs: int, seed: int) -> None:
         if expected != "undecided":
             break
     assert (verdict.standing, verdict.level) == (expected, level)
-    low, high = stats.ttest_rel(trained[:number], initial[:number]).confidence_interval(0.9)
-    text = interval_text(float((trained - initial)[:number].mean()), low, high)
-    ending = p_text(float(against if expected == "contradicted" else paired.pvalue))
-    (finding,) = verdict.findings
-    assert f" = {text} " in finding
-    assert f", {ending}" in finding
+    estimate = float((trained - initial)[:number].mean())
+    high = stats.ttest_rel(trained[:number], initial[:number]).confidence_interval(0.9).high
+    p_value = against if expected == "contradicted" else paired.pvalue
+    check_finding(verdict.findings[0], estimate, high - estimate, float(p_value))
 
 
 def test_every_cell_must_decline() -> None:
@@ -124,8 +120,7 @@ def test_shares_of_two_nets_are_compared_by_welchs_test(deep: list[float], stand
     found = [*analyses(runs[0], INITIAL, is_trained=True), *analyses(runs[1], deep, is_trained=True)]
     verdict = judge(LOWER, [*runs[0], *runs[1]], found)
     assert verdict.standing == standing
-    assert f" = {welch_text(INITIAL, deep)} " in verdict.findings[0]
-    assert f", {p_text(welch_p(INITIAL, deep))}" in verdict.findings[0]
+    check_finding(verdict.findings[0], *welch(INITIAL, deep))
 
 
 # Which analyses
@@ -251,8 +246,11 @@ def test_claims_are_judged_on_trained_nets(tmp_path: Path) -> None:
         chosen = sorted((one for one in found if one.spec.net["family"] == family), key=lambda one: one.seed)
         return [100 * float(np.mean(one.passes.negative)) for one in chosen]
 
-    paired = stats.ttest_rel(shares(trained, "bottleneck"), shares(initial, "bottleneck"), alternative="less")
-    welch = welch_p(shares(trained, "basic"), shares(trained, "bottleneck"))
-    for claim, p in zip(judged.claims, (float(paired.pvalue), welch), strict=True):
-        (finding,) = claim.findings
-        assert p_text(1 - p if claim.standing == "contradicted" else p) in finding
+    declining, lower = judged.claims
+    (decline,), (difference,) = declining.findings, lower.findings
+    pair = shares(trained, "bottleneck"), shares(initial, "bottleneck")
+    paired, moved = stats.ttest_rel(*pair, alternative="less").pvalue, float(np.subtract(*pair).mean())
+    high = stats.ttest_rel(*pair).confidence_interval(0.9).high
+    check_finding(decline, moved, high - moved, 1 - paired if declining.standing == "contradicted" else paired)
+    estimate, reach, p = welch(shares(trained, "basic"), shares(trained, "bottleneck"))
+    check_finding(difference, estimate, reach, 1 - p if lower.standing == "contradicted" else p)
