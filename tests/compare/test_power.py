@@ -21,9 +21,18 @@ from scipy import stats
 
 from paperbench.compare.claims import decide_claim, p_values, parts
 from paperbench.compare.comparison import compare
-from paperbench.compare.noise import Prior, estimate_noise
-from paperbench.compare.power import TYPICAL_STD, NextRuns, Outlook, Target, assess_outlook, priors_of, verdicts
-from paperbench.compare.statistics import ANALYSES, Interval, difference_interval, median_variance, outcomes
+from paperbench.compare.power import (
+    TYPICAL_STD,
+    NextRuns,
+    Outlook,
+    Target,
+    assess_outlook,
+    decisions,
+    intervals,
+    priors_of,
+    verdicts,
+)
+from paperbench.compare.statistics import ANALYSES, median_variance
 from paperbench.errors import PaperbenchError
 from paperbench.runs.record import Record
 from paperbench.specs.claim import Claim
@@ -92,20 +101,11 @@ class Simulation:
     published_std: Any = None
 
     @cached_property
-    def intervals(self) -> tuple[Floats, Floats]:
-        """Both ends of the intervals, each of shape (2, cells, tables), as `power.analyse` computes them."""
-        cells, tables, runs = self.ours.shape
-        low, high = np.full((2, cells, tables), -np.inf), np.full((2, cells, tables), np.inf)
-        targets = [Target(resolution=0.0)] * cells
-        for i, (number, level) in enumerate(ANALYSES):
-            samples = list(self.ours[..., : runs * number // 2])
-            for cell, prior in enumerate(priors_of(samples, targets)):
-                std = self.published_std if np.ndim(self.published_std) == 0 else self.published_std[cell]
-                found = _intervals(samples[cell], self.published[cell], std, prior, level)
-                for interval, holds in found:
-                    low[i, cell] = np.where(holds, interval.low, low[i, cell])
-                    high[i, cell] = np.where(holds, interval.high, high[i, cell])
-        return low, high
+    def intervals(self) -> Floats:
+        """Both ends of the intervals, of shape (analyses, 2, cells, tables)."""
+        of_cells = self.published_std if np.ndim(self.published_std) else [self.published_std] * len(self.ours)
+        targets = [Target(resolution=0.0, published_std=std) for std in of_cells]
+        return intervals(list(self.ours), list(self.published), targets)
 
     @cached_property
     def alone(self) -> Simulation:
@@ -119,12 +119,7 @@ class Simulation:
             std: Noise: the errors are scaled by it.
             shift: True difference of our median from the published runs'.
         """
-        found: list[Flags] = []
-        for low, high in zip(*self.intervals, strict=True):
-            interval = Interval(std * low + shift, std * high + shift, 0.05, 0.0, 0.0, 0.0)
-            flags = np.stack(outcomes(interval, TOLERANCE))
-            found.append(flags if not found else found[0] | flags & ~found[0].any(axis=0))
-        return np.stack(found)
+        return decisions(std * self.intervals + shift, TOLERANCE)
 
     def rates(self, std: float, shift: float) -> Floats:
         """Shares of reproduced, worse and better after each analysis, of shape (2, 3)."""
@@ -144,25 +139,6 @@ class Simulation:
 
     def holds_level(self, std: float) -> bool:
         return all(rate <= LEVEL + 4 * error for rate, error in self.errors(std))
-
-
-def _intervals(
-    sample: Floats, published: Floats, published_std: Any, prior: Prior, level: float
-) -> list[tuple[Interval, Any]]:
-    """The intervals of one cell with its own noise and with the table's, and for which tables they hold."""
-    runs = sample.shape[-1]
-    variance = sample.var(axis=-1, ddof=1) if runs > 1 else np.zeros(len(sample))
-    scale = 1.0 if published_std is None else published_std
-    own = estimate_noise(variance / scale**2, runs, None if published_std is None else 1.0, PUBLISHED_RUNS)
-    found: list[tuple[Interval, Any]] = []
-    if own is not None:
-        own = replace(own, std=scale * own.std)
-        found.append((difference_interval(sample, published, PUBLISHED_RUNS, own, level), True))
-    if np.any(prior.degrees > 0):
-        noise = prior.moderate(variance, runs - 1)
-        shared = difference_interval(sample, published, PUBLISHED_RUNS, noise, level, published_std)
-        found.append((shared, prior.degrees > 0))
-    return found
 
 
 def simulate(
@@ -225,15 +201,12 @@ def test_verdicts_agree_with_the_comparison(planned: int) -> None:
     assert seen == {"reproduced", "worse", "better", "underpowered"}
 
 
-@pytest.mark.parametrize("published_std", [None, 0.8, 1.5])
-def test_scaled_intervals_agree_with_the_verdicts(published_std: float | None) -> None:
-    for cells, runs, spread in ((1, 1, "equal"), (2, 2, "equal"), (3, 3, "one 3x"), (6, 5, "lognormal 1.0")):
-        simulation = simulate(cells, runs, spread, number=600, published_std=published_std)
+def test_scaled_intervals_are_those_of_scaled_errors() -> None:
+    for (cells, runs), printed in itertools.product(((1, 1), (2, 2), (3, 3), (6, 5)), (None, 0.8, 1.5)):
+        simulation = simulate(cells, runs, "lognormal 1.0", number=600, published_std=printed)
         for std, shift in itertools.product((0.16, 0.6), (0.0, 0.5, -1.0)):
-            printed = None if published_std is None else std * published_std
-            target = Target(resolution=0.0, published_std=printed)
-            ours, published = std * simulation.ours + shift, std * simulation.published
-            expected = verdicts(list(ours), list(published), [target] * cells)
+            target = Target(resolution=0.0, published_std=printed and std * printed)
+            expected = verdicts(list(std * simulation.ours + shift), list(std * simulation.published), [target] * cells)
             assert (simulation.verdicts(std, shift) == expected).all()
 
 

@@ -187,7 +187,7 @@ def test_decision_and_p_value(middle: float, error: float, tolerance: float, deg
     def judged(difference: float, level: float = 0.05) -> tuple[str, float]:
         reach = t.isf(level) * error
         one = Interval(difference - reach, difference + reach, level, difference, error, degrees)
-        assert sum(map(bool, outcomes(one, tolerance))) <= 1
+        assert sum(map(bool, outcomes(one.low, one.high, tolerance))) <= 1
         p = p_beyond_tolerance(one, tolerance)
         assert p >= level - 1e-9 or decide(one, tolerance) in opposite
         return decide(one, tolerance), p

@@ -124,23 +124,6 @@ def test_verdicts_match_their_definition(planned: int, cells: int, noise: float,
                 break
 
 
-@pytest.mark.parametrize(
-    ("shift", "then", "verdict"),
-    [
-        (0.0, QUIET, "reproduced"),
-        (1.0, QUIET, "worse"),
-        (0.0, WIDE, "underpowered"),  # but reproduced at 5 %
-        (1.0, WIDE, "underpowered"),  # but worse at 5 %
-    ],
-)
-def test_second_analysis_uses_the_stricter_level(shift: float, then: np.ndarray, verdict: str) -> None:
-    errors = [*around(PREACT_NUMBER + shift, WIDE), *around(PREACT_NUMBER + shift, then)]
-    assert compare_errors(TABLE2, PREACT, errors[:5]).verdict == "underpowered"
-    assert compare_errors(TABLE2, PREACT, errors).verdict == verdict
-    expectation(errors, PREACT_NUMBER, level=SECOND).check(compare_errors(TABLE2, PREACT, errors))
-    assert expectation(errors, PREACT_NUMBER, level=FIRST).verdict == ("worse" if shift else "reproduced")
-
-
 # Which runs count
 
 
