@@ -230,14 +230,6 @@ def test_window_is_a_64th_of_each_recipes_schedule() -> None:
     assert {window[2:] for window in histories.asked} == {(156_250 - 2_441, 156_250), (63_000, 64_000)}
 
 
-def test_training_losses_with_and_without_label_smoothing_are_not_compared() -> None:
-    recipe = TABLE4.recipes["paper", "cifar_torch"]
-    smooth = replace(TABLE4, recipes={**TABLE4.recipes, ("paper", "cifar_torch"): replace(recipe, label_smoothing=0.1)})
-    cells = ("preact_resnet1001_batch64/cifar10", "preact_resnet1001/cifar10")
-    for measure, standing in (LOSS, "undecided"), ("train_error", "not run"):
-        assert the_claim(with_claim(smooth, "lower", *cells, measure=measure)).standing == standing
-
-
 EARLY = with_claim(TABLE2, "early", A, B, measure=LOSS, iteration=8_000)
 
 
@@ -271,6 +263,7 @@ def test_run_that_diverged_before_an_early_iteration_counts_as_guessing() -> Non
 # Failing
 
 
+SMOKE: dict[str, Any] = {"profile": "smoke", "seeds": 5}
 PLAIN, UNSCALED = "plain/resnet110", "constant_scaling_unscaled/resnet110"
 SWEEP, LABELS = "exclusive_gating_0_to_5/resnet110", [f"gate_bias={bias}" for bias in (0, -1, -2, -3, -4, -5)]
 BAD, GOOD = [90.0] * 5, [12.0] * 5
@@ -303,96 +296,11 @@ def test_all_nets_must_fail_or_none(
     assert [len(one.findings) for one in found] == [bool(plain) + bool(unscaled)] * 2
 
 
-def test_every_setting_of_a_sweep_must_diverge() -> None:
-    claim = with_claim(TABLE1, "diverges", SWEEP)
-    runs = [run for label in LABELS for run in records(TABLE1, SWEEP, BAD, setting=label)]
-    assert the_claim(claim, *runs).standing == "supported"
-    lacking = the_claim(claim, *runs[:10], *runs[15:])
-    assert (lacking.standing, LABELS[2] in lacking.reason) == ("undecided", True)
-
-
-@pytest.mark.parametrize(
-    ("runs", "standing", "precisions"),
-    [
-        ([(PLAIN, BAD, {}), (UNSCALED, BAD, TF32)], "supported", ["fp32", "tf32"]),
-        ([(PLAIN, BAD[:1], {}), (PLAIN, GOOD, TF32)], "contradicted", ["tf32"]),
-    ],
-)
-def test_each_net_fails_by_its_group_closest_to_the_paper(runs: Any, standing: str, precisions: list[str]) -> None:
-    found = [run for cell, errors, how in runs for run in records(TABLE1, cell, errors, **how)]
-    verdict = the_claim(with_claim(TABLE1, "diverges", PLAIN, UNSCALED), *found)
-    assert (verdict.standing, [one for one in ("fp32", "tf32") if one in verdict.basis]) == (standing, precisions)
-
-
-def test_outside_cifar10_only_diverged_nets_fail() -> None:
-    claim = with_claim(TABLE1, "diverges", PLAIN)
-    for errors, standing in ((BAD, "undecided"), ([math.inf, 25.0, math.inf, math.inf], "supported")):
-        runs = records(TABLE1, PLAIN, errors, profile="smoke")
-        assert the_claim(claim, *runs, profile="smoke", seeds=5).standing == standing
-
-
 # What can be compared
 
 
-DEEP, LESS = "cifar10_resnet1001/preact", "cifar10_resnet164/preact"
-
-
-def test_published_number_needs_runs_on_original_pixels() -> None:
-    copies, few = records(TABLE4, OURS, LOW, data=COPY), records(TABLE4, OURS, LOW[:2])
-    for found, standing in ((copies, "not run"), ([*copies, *few], "undecided")):
-        assert the_claim(AGAINST_HIGHWAY, *found).standing == standing
-    faster = records(TABLE4, OURS, LOW, precision="bf16")
-    assert the_claim(AGAINST_HIGHWAY, *copies, *faster).standing == "supported"
-
-
-def test_cells_with_the_same_training_can_fail_together() -> None:
-    claim = with_claim(TABLE3, "diverges", DEEP, LESS)
-    verdict = the_claim(claim, *records(TABLE3, DEEP, [math.inf] * 3, profile="smoke"), profile="smoke", seeds=3)
-    assert (verdict.standing, len(verdict.findings)) == ("supported", 2)
-
-
-@pytest.mark.parametrize("profile", ["paper", "smoke"])
-def test_recipe_and_data_distinguish_trainings(profile: str) -> None:
-    without = "cifar10_resnet164_no_warm_up/preact"
-    runs = runs_of(TABLE3, {LESS: LOW, without: HIGH}, profile=profile)
-    verdict = the_claim(with_claim(TABLE3, "lower", LESS, without), *runs, profile=profile, seeds=5)
-    assert verdict.standing == "supported"
-    verdict = the_claim(with_claim(TABLE3, "lower", LESS, "cifar100_resnet164/preact"), profile=profile)
-    assert (verdict.standing == "not run") == (profile != "smoke")  # both are on digits there
-
-
+DEEP, LESS, NO_WARM_UP = "cifar10_resnet1001/preact", "cifar10_resnet164/preact", "cifar10_resnet164_no_warm_up/preact"
 COPIES, BF16_COPIES = {"data": COPY}, {"data": COPY, "precision": "bf16", "numerics": 3}
-
-
-@pytest.mark.parametrize(
-    ("runs", "standing", "basis"),
-    [
-        ([({A: LOW}, {}), ({B: HIGH}, {"numerics": 2})], "not run", ""),
-        ([(RIGHT, BF16_COPIES)], "supported", f"{COPY.name}, bf16, numerics 3"),
-        # the nearest that all cells have in common
-        ([({A: LOW}, {}), (RIGHT, BF16_COPIES), (WRONG, TF32)], "contradicted", "CIFAR-10, tf32, numerics 1"),
-        # complete ones before nearer ones that lack runs
-        ([({A: HIGH, B: LOW[:4]}, {}), (RIGHT, COPIES)], "supported", f"{COPY.name}, fp32, numerics 1"),
-    ],
-)
-def test_claim_uses_the_closest_complete_conditions(
-    runs: list[tuple[Errors, dict[str, Any]]], standing: str, basis: str
-) -> None:
-    verdict = the_claim(A_BELOW_B, *(run for errors, how in runs for run in runs_of(TABLE2, errors, **how)))
-    assert (verdict.standing, verdict.basis[len("5 runs per net, ") :]) == (standing, basis)
-
-
-def test_claims_ignore_external_results() -> None:
-    entered = [external(TABLE2, cell, e, seed=i) for cell, es in ((A, LOW), (B, HIGH)) for i, e in enumerate(es)]
-    cases: list[tuple[Errors, str]] = [
-        ({A: [], B: []}, "not run"),
-        ({A: LOW, B: []}, "not run"),
-        (WRONG, "contradicted"),
-    ]
-    for errors, standing in cases:
-        assert lower(errors, externals=entered).standing == standing
-    entered = [external(TABLE1, PLAIN, e, seed=i) for i, e in enumerate(GOOD)]
-    assert fails("diverges", {PLAIN: BAD}, externals=entered).standing == "supported"
 
 
 @pytest.mark.parametrize(("pattern", "claims"), [("preact_resnet164", 1), ("preact_resnet1001/*", 0)])
@@ -419,7 +327,41 @@ def test_published_results_of_table2_support_all_claims() -> None:
 # Wording
 
 
-SMOKE: dict[str, Any] = {"profile": "smoke", "seeds": 5}
+def lower_of(*runs: tuple[Errors, dict[str, Any]]) -> ClaimVerdict:
+    """The claim that A is lower than B, by runs of several conditions."""
+    return the_claim(A_BELOW_B, *(run for errors, how in runs for run in runs_of(TABLE2, errors, **how)))
+
+
+def swept(*lacking: str) -> ClaimVerdict:
+    runs = [run for label in LABELS if label not in lacking for run in records(TABLE1, SWEEP, BAD, setting=label)]
+    return the_claim(with_claim(TABLE1, "diverges", SWEEP), *runs)
+
+
+def both_fail(*runs: tuple[str, Sequence[float], dict[str, Any]]) -> ClaimVerdict:
+    found = [run for cell, errors, how in runs for run in records(TABLE1, cell, errors, **how)]
+    return the_claim(with_claim(TABLE1, "diverges", PLAIN, UNSCALED), *found)
+
+
+def against_highway(*runs: Record, **how: Any) -> ClaimVerdict:
+    return the_claim(AGAINST_HIGHWAY, *runs, **how)
+
+
+def entered(table: Table, errors: Errors) -> dict[str, Any]:
+    return {"externals": [external(table, c, e, seed=i) for c, its in errors.items() for i, e in enumerate(its)]}
+
+
+def of_table3(kind: str, errors: Errors, profile: str, **values: Any) -> ClaimVerdict:
+    """In the order of the cells, of which several may train the same net in a profile."""
+    table = with_claim(TABLE3, kind, *errors, **values)
+    return the_claim(table, *runs_of(TABLE3, errors, profile=profile), profile=profile, seeds=5)
+
+
+def smoothed(measure: str) -> ClaimVerdict:
+    """Of two recipes, one of which smooths the labels."""
+    recipe = TABLE4.recipes["paper", "cifar_torch"]
+    recipes = {**TABLE4.recipes, ("paper", "cifar_torch"): replace(recipe, label_smoothing=0.1)}
+    cells = ("preact_resnet1001_batch64/cifar10", "preact_resnet1001/cifar10")
+    return the_claim(with_claim(replace(TABLE4, recipes=recipes), "lower", *cells, measure=measure))
 
 
 def situations() -> list[tuple[str, str, ClaimVerdict]]:
@@ -428,28 +370,33 @@ def situations() -> list[tuple[str, str, ClaimVerdict]]:
     late = [*records(TABLE2, A, LOW), *records(TABLE2, B, [*HIGH[:3], None, 8.4], iteration=7_999)]
     has_one, of_one = with_means(RIGHT, {(A, LOSS): LOSS_LOW})
     has_both, of_both = with_means(RIGHT, {**LOSSES, (A, "train_error"): LOW, (B, "train_error"): HIGH})
-    shallow = records(TABLE3, DEEP, LOW, profile="shallow")
-    same = with_claim(TABLE3, "close", DEEP, "cifar10_resnet110/original", LESS, within=0.5)
-    incomplete = [*runs_of(TABLE2, {A: LOW, B: HIGH[:4]}, data=COPY), *runs_of(TABLE2, {A: LOW[:1], B: LOW[:2]})]
     briefly = runs_of(TABLE2, RIGHT, profile="smoke")
-    other = records(TABLE2, B, HIGH, numerics=2)
-    on_digits = records(TABLE1, PLAIN, BAD, profile="smoke")
-    noisy = {A: LOW, B: [x + 0.3 for x in MIDDLE], C: HIGH, D: [6.9, 6.4, 7.1, 6.2, 6.7]}
+    on_digits, gone = (records(TABLE1, PLAIN, e, profile="smoke") for e in (BAD, [math.inf, 25.0, math.inf, math.inf]))
+    noisy = runs_of(TABLE2, {A: LOW, B: [x + 0.3 for x in MIDDLE], C: HIGH, D: [6.9, 6.4, 7.1, 6.2, 6.7]})
     pairs = ((C, A), (B, D))
     by_loss = with_claim(TABLE2, "lower", A, B, measure=LOSS, by=0.02)
     by_train_error = with_claim(TABLE2, "lower", A, B, measure="train_error")
     both = with_claim(TABLE2, "higher_loss_lower_error", A, B)
+    diverges = with_claim(TABLE1, "diverges", PLAIN)
+    ours, copies, few = (
+        records(TABLE4, OURS, errors, **how) for errors, how in ((LOW, {}), (LOW, COPIES), (LOW[:2], {}))
+    )
+    faster = records(TABLE4, OURS, LOW, precision="bf16")
+    same: Errors = {DEEP: [], "cifar10_resnet110/original": [], LESS: []}
+    one_more = {**same, DEEP: LOW}
     return [
         ("supported", "supported", lower(RIGHT)),
         ("contradicted", "contradicted", lower(WRONG)),
         ("beyond doubt", "supported", lower({A: LOW, B: [x + 30 for x in LOW]})),
         ("too much noise", "undecided", lower({A: LOW, B: [6.0, 9.5, 6.2, 9.1, 6.1]})),
-        ("with the noise of the table", "supported", the_claim(A_BELOW_B, *runs_of(TABLE2, noisy))),
-        ("by", "undecided", the_claim(with_claim(TABLE2, "lower", A, B, by=0.3), *runs_of(TABLE2, noisy))),
-        ("close", "contradicted", the_claim(with_claim(TABLE2, "close", A, B, within=0.2), *runs_of(TABLE2, noisy))),
-        ("gain", "supported", the_claim(with_claim(TABLE2, "largest_gain", pairs=pairs), *runs_of(TABLE2, noisy))),
+        ("with the noise of the table", "supported", the_claim(A_BELOW_B, *noisy)),
+        ("by", "undecided", the_claim(with_claim(TABLE2, "lower", A, B, by=0.3), *noisy)),
+        ("close", "contradicted", the_claim(with_claim(TABLE2, "close", A, B, within=0.2), *noisy)),
+        ("gain", "supported", the_claim(with_claim(TABLE2, "largest_gain", pairs=pairs), *noisy)),
         ("training loss", "contradicted", the_claim(by_loss, *has_both, histories=of_both)),
         ("training error", "supported", the_claim(by_train_error, *has_both, histories=of_both)),
+        ("smoothed training loss", "undecided", smoothed(LOSS)),
+        ("smoothed training error", "not run", smoothed("train_error")),
         ("loss and error", "contradicted", the_claim(both, *has_both, histories=of_both)),
         ("early", "supported", the_claim(EARLY, *has_both, histories=of_both)),
         ("no history of one", "undecided", the_claim(EARLY, *has_one, histories=of_one)),
@@ -460,20 +407,38 @@ def situations() -> list[tuple[str, str, ClaimVerdict]]:
         ("a seed is missing", "undecided", lower(apart)),
         ("one run planned", "undecided", lower(RIGHT, seeds=1)),
         ("cells without runs", "not run", lower({A: LOW, B: [], C: []})),
-        ("different conditions", "not run", the_claim(A_BELOW_B, *records(TABLE2, A, LOW), *other)),
-        ("incomplete conditions", "undecided", the_claim(A_BELOW_B, *incomplete)),
-        ("the same training", "undecided", the_claim(same, profile="shallow")),
-        ("the same training, with runs", "undecided", the_claim(same, *shallow, profile="shallow")),
-        ("no runs", "not run", the_claim(same)),
-        ("published", "supported", the_claim(AGAINST_HIGHWAY, *records(TABLE4, OURS, LOW))),
-        ("published, other pixels", "not run", the_claim(AGAINST_HIGHWAY, *records(TABLE4, OURS, LOW, data=COPY))),
-        ("published, reduced", "undecided", the_claim(AGAINST_HIGHWAY, profile="shallow")),
+        ("external results only", "not run", lower({A: LOW, B: []}, **entered(TABLE2, RIGHT))),
+        ("external results, too", "contradicted", lower(WRONG, **entered(TABLE2, RIGHT))),
+        ("different conditions", "not run", lower_of(({A: LOW}, {}), ({B: HIGH}, {"numerics": 2}))),
+        ("other conditions", "supported", lower_of((RIGHT, BF16_COPIES))),
+        ("the nearest in common", "contradicted", lower_of(({A: LOW}, {}), (RIGHT, BF16_COPIES), (WRONG, TF32))),
+        ("complete before nearer", "supported", lower_of(({A: HIGH, B: LOW[:4]}, {}), (RIGHT, COPIES))),
+        ("none complete", "undecided", lower_of(({A: LOW, B: HIGH[:4]}, COPIES), ({A: LOW[:1], B: LOW[:2]}, {}))),
+        ("the same training", "undecided", of_table3("close", same, "shallow", within=0.5)),
+        ("the same training, with runs", "undecided", of_table3("close", one_more, "shallow", within=0.5)),
+        ("not the same in the paper", "not run", of_table3("close", same, "paper", within=0.5)),
+        ("the same can fail", "supported", of_table3("diverges", {DEEP: [math.inf] * 5, LESS: []}, "smoke")),
+        ("other recipes", "supported", of_table3("lower", {LESS: LOW, NO_WARM_UP: HIGH}, "paper")),
+        ("other reduced recipes", "supported", of_table3("lower", {LESS: LOW, NO_WARM_UP: HIGH}, "smoke")),
+        ("other data", "not run", of_table3("lower", {LESS: [], "cifar100_resnet164/preact": []}, "paper")),
+        ("the same digits", "undecided", of_table3("lower", {LESS: [], "cifar100_resnet164/preact": []}, "smoke")),
+        ("published", "supported", against_highway(*ours)),
+        ("published, other pixels", "not run", against_highway(*copies)),
+        ("published, too few on its pixels", "undecided", against_highway(*copies, *few)),
+        ("published, less precise on its pixels", "supported", against_highway(*copies, *faster)),
+        ("published, reduced", "undecided", against_highway(profile="shallow")),
         ("diverges", "supported", fails("diverges", {PLAIN: BAD})),
         ("converges", "contradicted", fails("converges", {PLAIN: [12.0, 30.0, 30.0, 30.0, 12.0]})),
+        ("others converge", "supported", fails("diverges", {PLAIN: BAD}, **entered(TABLE1, {PLAIN: GOOD}))),
         ("too few", "undecided", fails("diverges", {PLAIN: [30.0, 12.0, 30.0]})),
         ("too few to count", "undecided", fails("diverges", {PLAIN: [None], UNSCALED: BAD})),
         ("a net without runs", "undecided", fails("diverges", {PLAIN: [], UNSCALED: BAD})),
-        ("on digits", "undecided", the_claim(with_claim(TABLE1, "diverges", PLAIN), *on_digits, **SMOKE)),
+        ("each by its nearest", "supported", both_fail((PLAIN, BAD, {}), (UNSCALED, BAD, TF32))),
+        ("complete by its nearest", "contradicted", both_fail((PLAIN, BAD[:1], {}), (PLAIN, GOOD, TF32))),
+        ("sweep", "supported", swept()),
+        ("a setting without runs", "undecided", swept("gate_bias=-2")),
+        ("failed on digits", "undecided", the_claim(diverges, *on_digits, **SMOKE)),
+        ("diverged on digits", "supported", the_claim(diverges, *gone, **SMOKE)),
     ]
 
 
