@@ -54,16 +54,19 @@ def test_noise_of_a_cell_by_itself(std: float, runs: int, published: float) -> N
         assert pooled == Noise(pytest.approx(math.sqrt(variance)), runs + 1, "both", weight, 0)
 
 
-@pytest.mark.parametrize(("std", "runs"), [(0.0, 5), (math.nan, 5), (math.inf, 5), (0.16, 1)])
-def test_published_std_must_be_of_several_runs(std: float, runs: int) -> None:
-    with pytest.raises(ValueError, match="not a standard deviation"):
-        estimate_noise(0.04, 5, std, runs)
-
-
-@pytest.mark.parametrize("error", [math.inf, math.nan])
-def test_variance_needs_finite_errors(error: float) -> None:
-    with pytest.raises(ValueError, match="finite"):
-        variance_of([6.3, 6.5, error], 0.01)
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        *(
+            (lambda one=one: estimate_noise(0.04, 5, *one), "not a standard deviation")
+            for one in ((0.0, 5), (math.nan, 5), (math.inf, 5), (0.16, 1))
+        ),
+        *((lambda x=x: variance_of([6.3, 6.5, x], 0.01), "finite") for x in (math.inf, math.nan)),
+    ],
+)
+def test_invalid_numbers_are_refused(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
 
 
 # Priors
@@ -136,10 +139,10 @@ def test_degrees_of_freedom_match_limma(variances: list[float], degrees: float |
 
 
 def test_moderated_variances_match_limma() -> None:
-    """Source: github.com/bioc/limma, tests/limma-Tests.Rout.save of release 3.16, "Similar to Mette Langaas 19 May 2004".
+    """limma's test log: github.com/bioc/limma, tests/limma-Tests.Rout.save of 3.16, "Similar to Mette Langaas".
 
     The method is that of Smyth (2004). The last number is limma's for PlantGrowth by group, with variance and df.prior.
-    """  # noqa: E501
+    """
     moderated = [
         Prior(0.923179, 9.306153).moderate(std**2, own) for std, own in zip(LANGAAS, (6, 6, 6, 6, 4), strict=True)
     ]

@@ -217,22 +217,15 @@ SLICE = [(3, 3), (3, 5), (6, 4), (10, 3), (10, 5), (12, 10)]
 """Cells and runs of the part of the grid that is always tested."""
 
 
-@pytest.mark.parametrize("spread", ["equal", "lognormal 0.5", "one 3x", "every second 2x"])
-def test_error_rates_on_a_slice_of_the_grid(spread: str) -> None:
-    for (cells, runs), tails in zip(SLICE, itertools.cycle(TAILS)):
-        simulation = simulate(cells, runs, spread, tails, number=5_000)
+@pytest.mark.parametrize("tails", ["all in turn", *(pytest.param(one, marks=pytest.mark.full) for one in TAILS)])
+@pytest.mark.parametrize("spread", SPREADS)
+def test_error_rates_on_the_grid(spread: str, tails: str) -> None:
+    is_brief = tails == "all in turn"
+    points: Any = zip(SLICE, itertools.cycle(TAILS)) if is_brief else itertools.product(CELLS, RUNS, [tails])
+    for *shape, its_tails in ((*point[0], point[1]) if is_brief else point for point in points):
+        simulation = simulate(*shape, spread, its_tails, number=3_000 if is_brief else GRID_CELLS)
         for std in NOISE:
-            assert simulation.holds_level(std), (cells, runs, tails, std)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("tails", TAILS)
-@pytest.mark.parametrize("cells", CELLS)
-def test_error_rates_on_the_grid(cells: int, tails: str) -> None:
-    for runs, spread in itertools.product(RUNS, SPREADS):
-        simulation = simulate(cells, runs, spread, tails)
-        for std in NOISE:
-            assert simulation.holds_level(std), (runs, spread, std)
+            assert simulation.holds_level(std), (shape, its_tails, std)
 
 
 @pytest.mark.parametrize("cells", [3, pytest.param(6, marks=pytest.mark.full), 10])
