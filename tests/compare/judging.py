@@ -156,9 +156,18 @@ def compare_cell(table: Table, cell: str, *runs: Record, **how: Any) -> CellFact
     return found
 
 
-def compare_errors(table: Table, cell: str, errors: Iterable[float | None], *, seeds: int | None = None) -> CellFacts:
+def compare_errors(
+    table: Table,
+    cell: str,
+    errors: Iterable[float | None],
+    *,
+    seeds: int | None = None,
+    profile: str = "paper",
+    **how: Any,
+) -> CellFacts:
     """Compare one cell, given the errors of runs with seeds from 0."""
-    return compare_cell(table, cell, *records(table, cell, errors), seeds=seeds)
+    runs = records(table, cell, errors, profile=profile, **how)
+    return compare_cell(table, cell, *runs, profile=profile, seeds=seeds)
 
 
 def in_cell(comparison: Comparison, cell: str) -> CellFacts:

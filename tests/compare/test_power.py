@@ -220,12 +220,12 @@ SLICE = [(3, 3), (3, 5), (6, 4), (10, 3), (10, 5), (12, 10)]
 @pytest.mark.parametrize("tails", ["all in turn", *(pytest.param(one, marks=pytest.mark.full) for one in TAILS)])
 @pytest.mark.parametrize("spread", SPREADS)
 def test_error_rates_on_the_grid(spread: str, tails: str) -> None:
+    brief = [(*one, its_tails) for one, its_tails in zip(SLICE, itertools.cycle(TAILS))]
     is_brief = tails == "all in turn"
-    points: Any = zip(SLICE, itertools.cycle(TAILS)) if is_brief else itertools.product(CELLS, RUNS, [tails])
-    for *shape, its_tails in ((*point[0], point[1]) if is_brief else point for point in points):
-        simulation = simulate(*shape, spread, its_tails, number=3_000 if is_brief else GRID_CELLS)
+    for cells, runs, its_tails in brief if is_brief else itertools.product(CELLS, RUNS, [tails]):
+        simulation = simulate(cells, runs, spread, its_tails, number=3_000 if is_brief else GRID_CELLS)
         for std in NOISE:
-            assert simulation.holds_level(std), (shape, its_tails, std)
+            assert simulation.holds_level(std), (cells, runs, its_tails, std)
 
 
 @pytest.mark.parametrize("cells", [3, pytest.param(6, marks=pytest.mark.full), 10])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -217,25 +218,15 @@ def test_failed_runs_are_counted_over_all_settings() -> None:
 # Situations
 
 
-def plain(errors: list[Any], seeds: int = 5) -> CellFacts:
-    return compare_errors(TABLE1, FAILS, errors, seeds=seeds)
-
-
-def baseline(errors: list[Any], seeds: int = 5) -> CellFacts:
-    return compare_errors(TABLE2, BASELINE, errors, seeds=seeds)
-
-
-def preact(errors: list[Any], seeds: int = 5, **how: Any) -> CellFacts:
-    return compare_cell(TABLE2, PREACT, *records(TABLE2, PREACT, errors, **how), seeds=seeds)
+plain = functools.partial(compare_errors, TABLE1, FAILS)
+baseline = functools.partial(compare_errors, TABLE2, BASELINE)
+preact = functools.partial(compare_errors, TABLE2, PREACT)
+unprinted = functools.partial(compare_errors, TABLE3, UNPRINTED, [5.46] * 5)
 
 
 def at_seeds(*ended: int, under_way: Sequence[int] = (), **how: Any) -> CellFacts:
     runs = [record(TABLE2, PREACT, 9.5, seed=seed) for seed in ended]
     return compare_cell(TABLE2, PREACT, *runs, *(record(TABLE2, PREACT, None, seed=s, **how) for s in under_way))
-
-
-def reduced(table: Any, cell: str, errors: list[float]) -> CellFacts:
-    return compare_cell(table, cell, *records(table, cell, errors, profile="shallow"), profile="shallow", seeds=5)
 
 
 def of_152(errors: list[float]) -> CellFacts:
@@ -250,10 +241,6 @@ def on_copies() -> CellFacts:
     return compare_cell(TABLE1, SWEEP, *runs, *records(TABLE1, SWEEP, [90.0] * 5, setting=SETTINGS[-1], data=COPY))
 
 
-def unprinted(**how: Any) -> CellFacts:
-    return compare_cell(TABLE3, UNPRINTED, *records(TABLE3, UNPRINTED, [5.46] * 5, **how))
-
-
 BAD, GOOD = [90.0] * 5, [12.0] * 5
 CERTAIN, BY_FAILURES, OTHERWISE = "certainly by failures", "by failures", ""
 
@@ -265,10 +252,10 @@ def situations() -> list[tuple[str, str, str, CellFacts]]:
         ("noise", "underpowered", OTHERWISE, shift),
         ("a few more", "underpowered", OTHERWISE, preact([*around(PREACT_NUMBER + 0.5), *[PREACT_NUMBER] * 4])),
         ("used up", "underpowered", OTHERWISE, preact(around(PREACT_NUMBER, WIDE) * 2)),
-        ("ten planned", "reproduced", OTHERWISE, preact(around(6.37) * 2, 10)),
-        ("one, no std", "underpowered", OTHERWISE, preact([6.37], 1)),
-        ("two, no std", "underpowered", OTHERWISE, preact([6.37] * 2, 2)),
-        ("one, published std", "underpowered", OTHERWISE, baseline([7.11], 1)),
+        ("ten planned", "reproduced", OTHERWISE, preact(around(6.37) * 2, seeds=10)),
+        ("one, no std", "underpowered", OTHERWISE, preact([6.37], seeds=1)),
+        ("two, no std", "underpowered", OTHERWISE, preact([6.37] * 2, seeds=2)),
+        ("one, published std", "underpowered", OTHERWISE, baseline([7.11], seeds=1)),
         ("a failed run", "underpowered", OTHERWISE, baseline([6.6, 25.0, 6.5, 6.7, 6.6])),
         ("the last seed is missing", "underpowered", OTHERWISE, at_seeds(0, 1, 2, 3)),
         ("a seed is under way", "underpowered", OTHERWISE, at_seeds(0, 1, 2, 3, 7, under_way=[4])),
@@ -282,20 +269,20 @@ def situations() -> list[tuple[str, str, str, CellFacts]]:
         ("unverified, not ended", "not run", OTHERWISE, preact([None], data=COMPLETE)),
         ("nothing printed", "not comparable", OTHERWISE, unprinted()),
         ("nothing printed, unverified", "not comparable", OTHERWISE, unprinted(data=COMPLETE)),
-        ("reduced", "not comparable", OTHERWISE, reduced(TABLE2, PREACT, [6.37] * 5)),
-        ("reduced, fails", "not comparable", OTHERWISE, reduced(TABLE1, FAILS, [math.inf] * 5)),
+        ("reduced", "not comparable", OTHERWISE, preact([6.37] * 5, profile="shallow", seeds=5)),
+        ("reduced, fails", "not comparable", OTHERWISE, plain([math.inf] * 5, profile="shallow", seeds=5)),
         ("should fail, all do", "reproduced", CERTAIN, plain([30.0] * 3)),
         ("should fail, most do", "reproduced", BY_FAILURES, plain([30.0, 12.0, math.inf, 12.5, 30.0])),
         ("should fail, too few", "underpowered", OTHERWISE, plain([30.0, 12.0, 30.0])),
         ("should fail, none does", "better", CERTAIN, plain([20.0] * 5)),
         ("should fail, few do", "better", BY_FAILURES, plain([20.0, 90.0, 12.0, 12.0, 12.0])),
-        ("should fail, second analysis", "reproduced", CERTAIN, plain([90.0] * 4, 2)),
+        ("should fail, second analysis", "reproduced", CERTAIN, plain([90.0] * 4, seeds=2)),
         ("most fail", "worse", CERTAIN, baseline([6.6, math.inf, math.inf, 6.7, math.inf])),
         ("most fail, one to come", "worse", CERTAIN, baseline([90.0, 6.6, 90.0, 90.0])),
         # that three do not fail says nothing about the number
         ("none fails, two to come", "underpowered", OTHERWISE, baseline([6.61] * 3)),
         ("few diverge", "underpowered", OTHERWISE, baseline([6.6, math.inf, 6.5, 6.7, math.inf])),
-        ("too few to fail", "underpowered", OTHERWISE, baseline([90.0] * 2, 2)),
+        ("too few to fail", "underpowered", OTHERWISE, baseline([90.0] * 2, seeds=2)),
         ("sweep", "reproduced", BY_FAILURES, sweep([90.0, math.inf, 50.0, 12.0, 12.0])),
         ("sweep, all fail", "reproduced", CERTAIN, sweep(BAD)),
         ("sweep, one does not fail", "better", CERTAIN, sweep(BAD, b3=GOOD)),
