@@ -15,7 +15,6 @@ from scipy import optimize, special, stats
 
 from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, compare
-from paperbench.compare.evidence import GroupFacts
 from paperbench.compare.statistics import hodges_lehmann_variance, median_variance
 from paperbench.compare.verdicts import CellFacts
 from paperbench.runs.external import ExternalResult
@@ -157,26 +156,15 @@ def compare_cell(table: Table, cell: str, *runs: Record, **how: Any) -> CellFact
 
 
 def compare_errors(
-    table: Table,
-    cell: str,
-    errors: Iterable[float | None],
-    *,
-    seeds: int | None = None,
-    profile: str = "paper",
-    **how: Any,
+    table: Table, cell: str, errors: Iterable[float | None], *, seeds: int | None = None, **how: Any
 ) -> CellFacts:
     """Compare one cell, given the errors of runs with seeds from 0."""
-    runs = records(table, cell, errors, profile=profile, **how)
-    return compare_cell(table, cell, *runs, profile=profile, seeds=seeds)
+    profile = how.get("profile", "paper")
+    return compare_cell(table, cell, *records(table, cell, errors, **how), profile=profile, seeds=seeds)
 
 
 def in_cell(comparison: Comparison, cell: str) -> CellFacts:
     return next(c for c in comparison.cells if c.id == cell)
-
-
-def others(cell: CellFacts) -> list[GroupFacts]:
-    """The groups that are not shown, of all nets."""
-    return [group for net in cell.nets for group in net.others]
 
 
 def with_expected(table: Table, cell: str, **changes: Any) -> Table:

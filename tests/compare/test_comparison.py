@@ -16,7 +16,7 @@ from paperbench.specs.table import Table
 from tests.compare.judging import COPY, a_table, compared, in_cell, record, records, result, runs_of, with_claim
 from tests.fuzz.strategies import share_of_examples
 
-TABLE1, TABLE2, TABLE3 = (a_table(f"table{i}") for i in (1, 2, 3))
+TABLE1, TABLE2, TABLE3, TABLE4 = (a_table(f"table{i}") for i in (1, 2, 3, 4))
 NUMBERS = {cell.id: float(cell.number or 0) for cell in TABLE2.cells()}
 PREACT, PLAIN, SWEEP = "preact/resnet110", "plain/resnet110", "exclusive_gating_0_to_5/resnet110"
 SPREAD = np.array([-0.20, 0.15, 0.0, -0.05, 0.10])
@@ -53,6 +53,9 @@ def test_selected_cells_and_their_claims_are_compared() -> None:
     assert ([v.claim for v in part.claims], part.claims_left_out) == ([c for c in claims if c not in cut], len(cut))
     across = compared(with_claim(TABLE2, "lower", PREACT, "preact/resnet164"), cells="*/resnet110")
     assert (across.claims, across.claims_left_out) == ((), 1)
+    with_literature = with_claim(TABLE4, "lower", "preact_resnet164/cifar10", "highway/cifar10")
+    for pattern, left_out in (("preact_resnet164", 0), ("preact_resnet1001/*", 1)):
+        assert compared(with_literature, cells=pattern).claims_left_out == left_out
 
 
 def test_records_are_compared_as_they_are_read() -> None:

@@ -24,7 +24,6 @@ from tests.compare.judging import (
     compared,
     external,
     in_cell,
-    others,
     record,
     records,
     result,
@@ -43,7 +42,7 @@ def shown(*runs: Record, **how: Any) -> tuple[list[float], list[list[float]]]:
     """Errors of the group shown for the cell, and of the others."""
     cell = compare_cell(TABLE2, PREACT, *runs, **how)
     assert cell.shown
-    return errors_of(cell.shown.runs), [errors_of(group.runs) for group in others(cell)]
+    return errors_of(cell.shown.runs), [errors_of(group.runs) for group in cell.nets[0].others]
 
 
 # Groups
@@ -76,7 +75,7 @@ def test_runs_are_grouped_by_conditions_and_the_closest_to_the_paper_is_shown(pl
     mixed = [runs[i] for i in rng.permutation(len(runs))]
     cell = compare_cell(TABLE2, PREACT, *mixed, externals=entered, seeds=planned)
     keys, found = [], {}
-    for group in (cell.shown, *others(cell)) if cell.shown else ():
+    for group in cell.nets[0].groups:
         one = group.conditions
         its = [(run.seed, run.error_or_inf) for run in group.runs]
         found[one.source, one.data, one.precision, max(one.numerics, default=0)] = its
