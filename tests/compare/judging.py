@@ -202,17 +202,10 @@ def with_claim(table: Table, kind: Any, *cells: str, **values: Any) -> Table:
 
 
 def the_claim(
-    table: Table,
-    *runs: Record,
-    profile: str = "paper",
-    seeds: int | None = None,
-    histories: Callable[..., float | None] | None = None,
-    **how: Any,
+    table: Table, *runs: Record, histories: Callable[..., float | None] | None = None, **how: Any
 ) -> ClaimVerdict:
     """Return the verdict on the only claim of a table."""
-    cells = table.cells(on_request=True)
-    comparison = compare(table, cells, profile, runs, training_mean=histories, seeds=seeds, **how)
-    (verdict,) = comparison.claims
+    (verdict,) = compared(table, *runs, on_request=True, training_mean=histories, **how).claims
     return verdict
 
 

@@ -62,10 +62,9 @@ def lower(errors: Errors, table: Table = TABLE2, **how: Any) -> ClaimVerdict:
     return the_claim(with_claim(table, "lower", *errors), *runs_of(table, errors), **how)
 
 
-Means = Mapping[tuple[str, str], Sequence[float]]
-
-
-def with_means(errors: Errors, means: Means, table: Table = TABLE2, **how: Any) -> tuple[list[Record], Histories]:
+def with_means(
+    errors: Errors, means: Mapping[tuple[str, str], Sequence[float]], table: Table = TABLE2, **how: Any
+) -> tuple[list[Record], Histories]:
     """Runs, and means of a measure over their histories."""
     histories, runs = Histories(), []
     for cell, found in errors.items():

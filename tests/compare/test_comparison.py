@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
-from paperbench.compare.comparison import Comparison, compare
+from paperbench.compare.comparison import compare
 from paperbench.runs.record import Record
 from paperbench.specs.table import Table
 from tests.compare.judging import COPY, a_table, compared, in_cell, record, records, result, runs_of, with_claim
@@ -31,10 +32,6 @@ def table_of(shifts: dict[str, float], *, by_default: float | None = None) -> li
         if shift is not None:
             runs += records(TABLE2, cell, [float(number + shift + d) for d in SPREAD])
     return runs
-
-
-def ids(comparison: Comparison) -> list[str]:
-    return [c.id for c in comparison.differing]
 
 
 @pytest.mark.parametrize(("profile", "seeds", "planned"), [("paper", None, 5), ("smoke", None, 1), ("paper", 7, 7)])
@@ -89,7 +86,7 @@ def test_cells_differ_if_holms_adjusted_p_value_is_at_most_five_percent(seed: in
         adjusted = max(adjusted, (len(ordered) - i) * (p_values[cell] or 0.0))
         if adjusted <= 0.05 and in_cell(comparison, cell).verdict in ("worse", "better"):
             expected.add(cell)
-    assert set(ids(comparison)) == expected
+    assert {c.id for c in comparison.differing} == expected
     assert comparison.holds() == (not expected)
 
 
@@ -111,7 +108,8 @@ def test_failures_make_a_difference_without_a_test(
 ) -> None:
     comparison = compared(table, *records(table, cell, errors, setting=None if cell != SWEEP else "gate_bias=-3"))
     assert in_cell(comparison, cell).verdict == verdict
-    assert (ids(comparison), comparison.holds(), comparison.tested) == ([cell] * differs, not differs, [])
+    assert [c.id for c in comparison.differing] == [cell] * differs
+    assert (comparison.holds(), comparison.tested) == (not differs, [])
 
 
 # What is required
@@ -172,11 +170,6 @@ def test_shipped_table_without_runs(table: str, profile: str) -> None:
 # Error rates
 
 
-def chance(share: float, number: int) -> float:
-    """Three standard errors."""
-    return 3 * math.sqrt(share * (1 - share) / number)
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("std", [0.16, 1.0])
 def test_family_wise_error_rate_at_the_tolerance(std: float) -> None:
@@ -196,5 +189,5 @@ def test_family_wise_error_rate_at_the_tolerance(std: float) -> None:
         comparison = compare(TABLE2, cells, "paper", runs)
         differing += not comparison.holds()
         called += sum(c.verdict in ("worse", "better") for c in comparison.cells)
-    assert differing / tables <= 0.05 + chance(0.05, tables)
-    assert 0.5 * 0.05 <= called / (9 * tables) <= 0.05 + chance(0.05, 9 * tables)  # without Holm, in each cell
+    assert differing <= stats.binom.isf(1e-3, tables, 0.05)
+    assert 0.5 * 0.05 * 9 * tables <= called <= stats.binom.isf(1e-3, 9 * tables, 0.05)  # without Holm, in each cell
