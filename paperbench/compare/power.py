@@ -142,7 +142,7 @@ def decisions(ends: Floats, tolerances: Floats | float) -> Flags:
 
 
 def verdicts(samples: Sequence[Floats], published: Sequence[Floats], targets: Sequence[Target]) -> Flags:
-    """Return the decisions about the intervals of cells, see there."""
+    """Return the `decisions` about the `intervals` of cells."""
     return decisions(intervals(samples, published, targets), np.array([[target.tolerance] for target in targets]))
 
 
