@@ -44,7 +44,6 @@ TABLE1, TABLE2 = a_table("table1"), a_table("table2")
 TOLERANCE = 0.5
 PUBLISHED_RUNS = 5
 
-
 # The grid. At every point, verdicts with the noise of the table have error rates of at most 5 %, averaged over the
 # cells of the table, after both analyses: a difference of the tolerance is called reproduced, or a match worse or
 # better.

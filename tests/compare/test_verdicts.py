@@ -240,9 +240,8 @@ CERTAIN, BY_FAILURES, OTHERWISE = "certainly by failures", "by failures", ""
 
 def situations() -> list[tuple[str, str, str, CellFacts]]:
     """A title, the expected verdict, whether it follows from failures, and the cell."""
-    shift = preact(around(PREACT_NUMBER + 0.5))
     return [
-        ("noise", "underpowered", OTHERWISE, shift),
+        ("noise", "underpowered", OTHERWISE, preact(around(PREACT_NUMBER + 0.5))),
         ("a few more", "underpowered", OTHERWISE, preact([*around(PREACT_NUMBER + 0.5), *[PREACT_NUMBER] * 4])),
         ("used up", "underpowered", OTHERWISE, preact(around(PREACT_NUMBER, WIDE) * 2)),
         ("ten planned", "reproduced", OTHERWISE, preact(around(6.37) * 2, seeds=10)),
