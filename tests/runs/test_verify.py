@@ -22,7 +22,7 @@ from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Divergence, Measured, Record
 from paperbench.runs.rerun import DisprovedError, Rerun, Retest, rerun_prefix, retest
 from paperbench.runs.store import RunDirectory, Store
-from paperbench.runs.verify import _SIZES, VerifiedRun, verify
+from paperbench.runs.verify import SIZES, VerifiedRun, verify
 from paperbench.runs.weights import recorded_metadata
 from paperbench.specs.recipe import BatchNormSettings, Drops, Evaluation, Monitoring
 from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
@@ -54,7 +54,7 @@ def record_of(directory: RunDirectory) -> Record:
 
 
 def problems(store: Store) -> list[str]:
-    return [problem for run in verify(store) for problem in run.problems]
+    return [str(problem) for run in verify(store) for problem in run.problems]
 
 
 def problem(store: Store) -> str:
@@ -142,7 +142,7 @@ def forge(directory: RunDirectory, edit: Callable[[dict[str, torch.Tensor]], obj
 @pytest.fixture
 def small_cifar10(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the original CIFAR-10 have as few training images as the data of these runs."""
-    monkeypatch.setitem(_SIZES, 10, (100, 10_000))
+    monkeypatch.setitem(SIZES, 10, (100, 10_000))
 
 
 @pytest.mark.usefixtures("small_cifar10")
@@ -150,7 +150,7 @@ def test_error_of_a_fraction_of_an_image_is_found(store: Store, directory: RunDi
     forge(directory, test_error=6.37)
     assert problems(store) == [], "the number of test images is not known"
     (found,) = verify(store, [run.dataset])
-    assert "6.37 % is not the error of a whole number of 40 test images." in found.problems[0]
+    assert "6.37 % is not the error of a whole number of 40 test images." in str(found.problems[0])
     record = record_of(directory)
     directory.write_record(replace(record, data=replace(record.data, canonical=True)))
     assert problems(store) == []
@@ -166,11 +166,11 @@ def test_data_that_are_called_canonical_must_be_the_original(
     directory.write_record(replace(record, data=replace(record.data, canonical=True)))
     original = replace(run.dataset, canonical=True, y_test=run.dataset.y_test[::-1].copy())
     (found,) = verify(store, [original])
-    assert "calls its data canonical, but the fingerprint is not that of the original data." in found.problems[0]
+    assert "calls its data canonical, but the fingerprint is not that of the original data." in str(found.problems[0])
     assert verify(store, [replace(original, key="cifar100")])[0].problems == []
     directory.write_record(replace(record, data=replace(record.data, unverified=True)))
     (found,) = verify(store, [original])
-    assert "calls its data unverified, but the fingerprint" in found.problems[0]
+    assert "calls its data unverified, but the fingerprint" in str(found.problems[0])
 
 
 @pytest.mark.parametrize(
@@ -189,13 +189,13 @@ def test_data_at_hand_need_not_be_the_original(
     problem: str,
     remark: str,
 ) -> None:
-    monkeypatch.setitem(_SIZES, 10, original)
+    monkeypatch.setitem(SIZES, 10, original)
     record = record_of(directory)
     directory.write_record(replace(record, data=replace(record.data, canonical=True)))
     (found,) = verify(store, [run.dataset])
     assert len(found.problems) == bool(problem)
-    assert problem in "".join(found.problems)
-    assert remark in found.remarks[0]
+    assert problem in "".join(map(str, found.problems))
+    assert remark in "".join(map(str, found.remarks))
     assert verify(store, [replace(run.dataset, canonical=True)])[0].remarks == []
 
 
@@ -259,11 +259,11 @@ def edit_history(change: Callable[[list[HistoryLine]], list[HistoryLine]]) -> Ca
         (cut_checkpoint, "is damaged: its hash does not match its name."),
         (
             lambda run: run.checkpoints.write(19, run.checkpoints.newest_first()[0].read()),
-            "contains a different iteration from",
+            "holds iteration 20, which contradicts its name or the recipe.",
         ),
         (
             lambda run: shutil.copytree(run.path, run.path.with_name("0123456789ab-s0")),
-            "Rename the directory to match, or move it away.",
+            "it was copied or renamed. Rename it back, or move it away.",
         ),
     ],
 )
@@ -357,7 +357,7 @@ def test_unreadable_run_does_not_hide_others(
 
     monkeypatch.setattr(Path, "iterdir", forbidden)
     unreadable, sound = verify(store)
-    assert unreadable.problems == [f"{locked} cannot be read: Permission denied. Check its permissions."]
+    assert [*map(str, unreadable.problems)] == [f"{locked} cannot be read: Permission denied. Check its permissions."]
     assert sound.record == record_of(directory)
 
 
@@ -366,7 +366,7 @@ def test_temporary_and_damaged_files_are_remarks(store: Store, directory: RunDir
     directory.checkpoints.set_aside(directory.checkpoints.newest_first()[0])
     (found,) = verify(store)
     assert found.problems == []
-    temporary, aside = found.remarks
+    temporary, aside = map(str, found.remarks)
     assert aside.endswith(".damaged was set aside as damaged.")
     assert temporary.endswith("record.json.1-0123abcd.tmp is incomplete: a killed process left it. You can delete it.")
 
@@ -407,7 +407,7 @@ def test_run_whose_files_change_during_every_check_is_a_remark(
     monkeypatch.setattr(RunDirectory, "read_record", written_before)
     (found,) = verify(store)
     assert found.problems == []
-    assert "is being written: its files changed during every check." in found.remarks[-1]
+    assert "is being written: its files changed during every check." in str(found.remarks[-1])
 
 
 def test_run_that_is_moved_away_during_the_check_is_left_out(
@@ -459,7 +459,7 @@ def test_sparse_checkpoint_does_not_hide_other_runs(store: Store, directory: Run
     os.truncate(other.path / name, size)
     with limit_memory():
         odd, sound = verify(store)
-    (text,) = odd.problems
+    (text,) = map(str, odd.problems)
     assert text.startswith(f"{other.path / name} ")
     assert sound.record == record_of(directory)
 
@@ -782,7 +782,7 @@ def test_fraction_of_a_photograph_is_found(photographs: PlannedRun, tested_twice
     changes = {"top1": 99.0} if error == "top1" else {"top5": 0.5}
     forge(tested_twice, evaluations=changed_result(record_of(tested_twice), 1, **changes))
     (found,) = verify(Store(tested_twice.path.parents[1]), [photographs.dataset])
-    assert f"{changes[error]} % is not the error of a whole number of 12 test images." in found.problems[0]
+    assert f"{changes[error]} % is not the error of a whole number of 12 test images." in str(found.problems[0])
 
 
 @pytest.mark.parametrize(
@@ -815,4 +815,6 @@ def test_epoch_that_ignores_short_batches_is_found(photographs: PlannedRun, test
     digest = hashlib.sha256(history_bytes(history)).hexdigest()
     tested_twice.write_record(replace(record, files=replace(record.files, history_sha256=digest)))
     (found,) = verify(Store(tested_twice.path.parents[1]), [photographs.dataset])
-    assert any("history.jsonl:3: epoch is 1.25, but 3 iterations are 1.0 epochs." in text for text in found.problems)
+    assert any(
+        "history.jsonl:3: epoch is 1.25, but 3 iterations are 1.0 epochs." in str(text) for text in found.problems
+    )
