@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 _ATTEMPTS = 5
 _MAX_PROBLEMS = 50
-_PAUSE_SECONDS = 0.5
 SIZES = {
     info.num_classes: (info.train_images, info.test_images)
     for info in (DATASETS[key] for key in ("cifar10", "cifar100", "imagenet"))
@@ -54,7 +53,7 @@ class VerifiedRun:
     rests_on_record: bool = False
 
 
-def verify(store: Store, datasets: Sequence[Dataset] = ()) -> list[VerifiedRun]:
+def verify(store: Store, datasets: Sequence[Dataset] = (), pause: float = 0.5) -> list[VerifiedRun]:
     """Recompute all hashes in a results directory, and check that the files of each run fit together.
 
     Writes nothing and takes no lease. Problems of a run count only if its files did not change during the check, since
@@ -62,13 +61,14 @@ def verify(store: Store, datasets: Sequence[Dataset] = ()) -> list[VerifiedRun]:
 
     Args:
         datasets: Data sets that runs may have been trained on, to check what records say about data.
+        pause: Seconds to wait before a run whose files have changed meanwhile is checked again.
     """
     by_fingerprint = {dataset.fingerprint: dataset for dataset in datasets}
-    found = ((directory, _verify_at_rest(directory, by_fingerprint)) for directory in store.directories())
+    found = ((directory, _verify_at_rest(directory, by_fingerprint, pause)) for directory in store.directories())
     return [run for directory, run in found if directory.path.exists()]  # it may have been moved away meanwhile
 
 
-def _verify_at_rest(directory: RunDirectory, datasets: Mapping[str, Dataset]) -> VerifiedRun:
+def _verify_at_rest(directory: RunDirectory, datasets: Mapping[str, Dataset], pause: float) -> VerifiedRun:
     for _ in range(_ATTEMPTS):
         before = _state_of_files(directory)
         try:
@@ -77,7 +77,7 @@ def _verify_at_rest(directory: RunDirectory, datasets: Mapping[str, Dataset]) ->
             run = VerifiedRun("unreadable", [Finding.unreadable(directory.path, error, "Check its permissions.")], [])
         if not run.problems or _state_of_files(directory) == before:
             return run
-        time.sleep(_PAUSE_SECONDS)
+        time.sleep(pause)
     what = "is being written: its files changed during every check"
     remark = Finding(directory.path, what, "Verify it again later.")
     return replace(run, problems=[], remarks=[*run.remarks, remark])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 
 from paperbench.catalogue import DATASETS, resolve
 from paperbench.data.dataset import Dataset
+from paperbench.models import ResidualNet
 from paperbench.runs.history import HistoryLine
 from paperbench.runs.limits import Limits
 from paperbench.runs.observer import Observer
@@ -140,6 +142,21 @@ def train(
     store, log = Store(root), log or Log()
     Worker(store, device, limits or Limits(**values), log, incompatible, engine).run_all([run])
     return store.directory(run.id), log
+
+
+@contextmanager
+def before_forward(call: Callable[[], object]) -> Iterator[None]:
+    """Call a function before each batch passes through a net, in training and in tests."""
+
+    def hook(module: torch.nn.Module, _: object) -> None:
+        if isinstance(module, ResidualNet):
+            call()
+
+    handle = torch.nn.modules.module.register_module_forward_pre_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def newest_state(directory: RunDirectory) -> dict[str, torch.Tensor]:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from paperbench.errors import PaperbenchError
-from paperbench.files import Writer
 from paperbench.runs.external import ExternalResult, read_externals, write_external
 from paperbench.specs.table import Table
 from tests.helpers import json_with_hash
@@ -97,17 +96,14 @@ def test_contradicting_result_is_refused(
     assert path.read_bytes() == before
 
 
-def test_concurrent_contradicting_result_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = Writer.write
+def test_concurrent_contradicting_result_is_not_overwritten(tmp_path: Path) -> None:
+    class Late(ExternalResult):
+        def to_json(self) -> str:
+            write_external(tmp_path, replace(RESULT, error=6.5))
+            return super().to_json()
 
-    def late(self: Writer, path: Path, data: bytes) -> None:
-        monkeypatch.setattr(Writer, "write", write)
-        write_external(tmp_path, replace(RESULT, error=6.5))
-        write(self, path, data)
-
-    monkeypatch.setattr(Writer, "write", late)
     with pytest.raises(PaperbenchError, match=r"already: 6\.5 %, where you enter 6\.41 %"):
-        write_external(tmp_path, RESULT)
+        write_external(tmp_path, Late(**vars(RESULT)))
     assert read_externals(tmp_path) == ([replace(RESULT, error=6.5)], [])
     assert len(list((tmp_path / "external").iterdir())) == 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import shutil
 import signal
@@ -13,7 +14,6 @@ import pytest
 import torch
 
 from paperbench.data.dataset import ImageDataset
-from paperbench.data.feed import ImageFeed
 from paperbench.runs.hashed import SCHEMA
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
@@ -21,9 +21,8 @@ from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.verify import verify
 from paperbench.specs.recipe import BatchNormSettings, Monitoring, Recipe
 from paperbench.specs.run_spec import Precision
-from paperbench.training import evaluation
 from paperbench.typed import to_json
-from tests.runs.running import Log, assert_same, edit_checkpoint, plan_run, tiny_recipe, train
+from tests.runs.running import Log, assert_same, before_forward, edit_checkpoint, plan_run, tiny_recipe, train
 
 
 def slow(*values: Any) -> Any:
@@ -113,64 +112,35 @@ def test_gpu_run_may_switch_between_bit_equal_engines(run: PlannedRun, tmp_path:
     assert_same(part, expected)
 
 
-class Signalled(Log):
-    """Receives a signal after a step, or when the final test starts."""
-
-    def __init__(self, limits: Limits, at: int | str) -> None:
-        super().__init__(self.receive)
-        self._limits, self._at = limits, at
-
-    def receive(self, moment: int | str) -> None:
-        if moment == self._at:
-            self._limits.signal = signal.SIGTERM
-
-    def finishing(self, what: str, seconds: float | None) -> None:
-        self.receive("end")
-
-
-@pytest.mark.parametrize("at", [5, 10, 20, "end"])
+@pytest.mark.parametrize("at", [5, 10, 20, "end", "averaging"])
 def test_signal_does_not_wait_for_a_test(
-    run: PlannedRun, expected: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int | str
+    run: PlannedRun, expected: RunDirectory, tmp_path: Path, at: int | str
 ) -> None:
     """Iterations 10 and 20 are tested, and BN is re-estimated after 20: no batch may be evaluated after the signal."""
-    limits = Limits()
-    forward_passes = []
-    evaluate = evaluation.evaluate
+    limits, passes = Limits(), list[int | None]()
 
-    def counting(model: Any, batches: Any, *arguments: Any) -> Any:
-        def counted() -> Any:
-            for batch in batches:
-                yield batch
-                forward_passes.append(limits.signal)
+    class Signalled(Log):
+        def finishing(self, what: str, seconds: float | None) -> None:
+            signalling("end")
+            self.finishing_at = len(passes)
 
-        return evaluate(model, counted(), *arguments)
+    def signalling(moment: int | str) -> None:
+        if moment == at:
+            limits.signal = signal.SIGTERM
 
-    monkeypatch.setattr("paperbench.training.trainer.evaluate", counting)
-    _, log = train(run, tmp_path, limits, Signalled(limits, at))
-    assert (log.record.status, log.record.iteration) == ("partial", 20 if at == "end" else at)
-    assert signal.SIGTERM not in forward_passes
-    monkeypatch.undo()
-    assert_same(train(run, tmp_path)[0], expected)
+    def count() -> None:
+        passes.append(limits.signal)
+        if len(passes) == getattr(log, "finishing_at", math.inf) + 3:
+            signalling("averaging")
 
-
-def test_signal_during_final_averaging_can_be_resumed(
-    run: PlannedRun, expected: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limits = Limits()
-    all_batches = ImageFeed.reestimation
-
-    def signalled(self: ImageFeed, at_once: int) -> Any:
-        for number, images in enumerate(all_batches(self, at_once)):
-            yield images
-            if number == 3:
-                limits.signal = signal.SIGTERM
-
-    monkeypatch.setattr(ImageFeed, "reestimation", signalled)
-    _, log = train(run, tmp_path, limits)
-    assert (log.record.status, log.record.iteration) == ("partial", 20)
-    monkeypatch.undo()
+    log = Signalled(signalling)
+    with before_forward(count):
+        train(run, tmp_path, limits, log)
+    assert (log.record.status, log.record.iteration) == ("partial", at if isinstance(at, int) else 20)
+    assert None in passes
+    assert signal.SIGTERM not in passes
     part, log = train(run, tmp_path)
-    assert log.steps == []
+    assert log.steps == [*range((at if isinstance(at, int) else 20) + 1, 21)]
     assert_same(part, expected)
 
 
