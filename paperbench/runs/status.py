@@ -251,7 +251,7 @@ def _rate(record: Record) -> float | None:
 
 
 def slurm_jobs(prefix: str, patience: float = 2.0) -> Counter[str] | None:
-    """Count the user's Slurm jobs whose names begin with a prefix, by state; None without an answer in so many seconds."""
+    """Count the user's Slurm jobs whose names begin with a prefix, by state; None if squeue fails or is slower."""
     if not (squeue := shutil.which("squeue")):
         return Counter()
     command = [squeue, "--me", "--array", "--noheader", "--format=%i|%j|%T|%r"]

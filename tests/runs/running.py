@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -170,6 +171,12 @@ def fill(disk: Path, leave: int) -> Path:
     free = shutil.disk_usage(disk).free
     ballast.write_bytes(b"\0" * max(0, free - leave))
     return ballast
+
+
+def without_names(text: str, root: Path) -> str:
+    """Return a message without what differs between machines: places, ids of runs and hashes in names of files."""
+    text = re.sub(r"\b(?!0123456789ab)[0-9a-f]{12}-s", "RUN-s", text.replace(f"{root}/", ""))
+    return re.sub(r"-[0-9a-f]{16}\b", "-HASH", text)
 
 
 def edit_checkpoint(directory: RunDirectory, change: Callable[[Checkpoint], Checkpoint]) -> None:
