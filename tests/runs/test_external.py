@@ -11,7 +11,6 @@ import pytest
 
 from paperbench.errors import PaperbenchError
 from paperbench.runs.external import ExternalResult, read_externals, write_external
-from paperbench.specs.table import Table
 from tests.helpers import json_with_hash
 
 RESULT = ExternalResult(1, "external", "table2", "preact/resnet110", "", "ab" * 32, 3, 6.41, "A. Author, arXiv:1234")
@@ -52,22 +51,6 @@ def test_external_results_are_read_in_order(tmp_path: Path) -> None:
         write_external(tmp_path, result)
     assert read_externals(tmp_path) == (results, [])
     assert read_externals(tmp_path / "nowhere") == ([], [])
-
-
-@pytest.mark.parametrize(
-    ("cell", "digest"),
-    [
-        ("table2/preact/resnet164", "cc81942aa4c1a675"),
-        ("table5/original_resnet152_224/top1", "9b91a43417e68ee3"),
-        ("table5/preact_resnet152/top5", "edc25ceb8822a3ee"),
-        ("table5/preact_resnet200_aspect/top5", "943470824d64b665"),
-    ],
-)
-def test_experiments_of_entered_results_keep_their_digests(tables: dict[str, Table], cell: str, digest: str) -> None:
-    """Another digest would detach the results that users have entered."""
-    name, _, cell_id = cell.partition("/")
-    found = tables[name].cell(cell_id)
-    assert tables[name].experiment_digest(found, found.settings[0])[:16] == digest
 
 
 def test_entering_a_result_twice_changes_nothing(tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ def test_record_file_has_documented_keys() -> None:
         (setting("iteration", to=79), "it is finished at iteration 79, which is not the last of its recipe"),
         (setting("sessions", to=[]), "its sessions do not make up its 80 iterations"),
         (setting("sessions", 0, "last", to=81), "its sessions do not make up its 80 iterations"),
+        (setting("sessions", 1, "last", to=79), "its sessions do not make up its 80 iterations"),
         (setting("data", "fingerprint", to="cd" * 32), "its data fingerprint is not that of its spec"),
     ],
 )

@@ -99,16 +99,7 @@ def test_run_that_has_not_saved_yet_is_running_and_as_fast_as_its_history_says(
     hold(new, job="4711")
     directory = store.directory(new.run)
     directory.path.mkdir(parents=True)
-    line = HistoryLine(
-        iteration=200,
-        epoch=0.5,
-        lr=0.1,
-        train_loss=1.0,
-        train_error=50.0,
-        test_loss=None,
-        test_error=None,
-        seconds=20.0,
-    )
+    line = HistoryLine(200, 0.5, 0.1, 1.0, 50.0, None, None, 20.0)
     directory.history_file.write_bytes(history_bytes([line]))
 
     found = status(store)

@@ -22,7 +22,6 @@ from paperbench.runs.history import HistoryLine, history_bytes
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Divergence, Measured, Record
 from paperbench.runs.rerun import DisprovedError, Rerun, Retest, rerun_prefix, retest
-from paperbench.runs.resume import Checkpoint
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.verify import SIZES, VerifiedRun, verify
 from paperbench.runs.weights import recorded_metadata
@@ -75,14 +74,9 @@ def test_paused_run_verifies(run: PlannedRun, tmp_path: Path, changes: dict[str,
 
 def test_run_finished_on_another_machine_verifies(run: PlannedRun, directory: RunDirectory, store: Store) -> None:
     """Its last test before the end was made on the first machine; the second one rounds differently."""
+    *lines, last = directory.history()
+    edit_saved(history=(*lines, replace(last, test_error=2.5, test_loss=2.0)), best_test_error=2.5)(directory)
     directory.record_file.unlink()
-
-    def tested_elsewhere(checkpoint: Checkpoint) -> Checkpoint:
-        *lines, last = checkpoint.facts.history
-        last = replace(last, test_error=2.5, test_loss=2.0)
-        return replace(checkpoint, facts=replace(checkpoint.facts, history=(*lines, last), best_test_error=2.5))
-
-    edit_checkpoint(directory, tested_elsewhere)
     train(run, store.root)
     assert (record_of(directory).status, problems(store)) == ("finished", [])
 
