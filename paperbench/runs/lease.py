@@ -129,7 +129,6 @@ class Lease:
         directory: The directory of the lease files.
         run_id: The run's id.
         spec: The run's spec, for `paperbench status`.
-        heartbeat: Seconds between two signs of life.
         clock: Returns seconds, and never goes back.
 
     Attributes:
@@ -140,15 +139,9 @@ class Lease:
     """
 
     def __init__(
-        self,
-        directory: Path,
-        run_id: str,
-        spec: RunSpec | None = None,
-        heartbeat: float = HEARTBEAT_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
+        self, directory: Path, run_id: str, spec: RunSpec | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.directory, self._run_id, self._spec = directory, run_id, spec
-        self._seconds, self._clock = heartbeat, clock
+        self.directory, self._run_id, self._spec, self._clock = directory, run_id, spec, clock
         self._file: Path | None = None
         self._content = b""
         self._stop = Event()
@@ -268,7 +261,7 @@ class Lease:
 
     def _beat(self) -> None:
         """Touch the file until the lease is released or lost. Runs in its own thread."""
-        while not self._stop.wait(self._seconds):
+        while not self._stop.wait(HEARTBEAT_SECONDS):
             with suppress(OSError):  # the file server may be down for a moment
                 if self._file is None or not self._is_ours():
                     self.is_lost = True

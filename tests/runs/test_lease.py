@@ -392,8 +392,11 @@ def test_lease_is_lost_if_its_file_is_gone_or_replaced(
     assert not other or files(directory) == [other], "the lease of another process is not released"
 
 
-def test_heartbeat_notices_a_lost_lease(directory: Path, new_lease: Callable[..., Lease]) -> None:
-    lease = new_lease(heartbeat=0.01)
+def test_heartbeat_notices_a_lost_lease(
+    directory: Path, new_lease: Callable[..., Lease], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paperbench.runs.lease.HEARTBEAT_SECONDS", 0.01)
+    lease = new_lease()
     lease.acquire()
     (directory / "abc-s0.2").write_text("another process")
     until = time.monotonic() + 60
