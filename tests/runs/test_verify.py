@@ -11,11 +11,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
+from paperbench.data.dataset import ImageDataset
 from paperbench.data.photos import load_photos
 from paperbench.errors import RunError
 from paperbench.runs.history import HistoryLine, history_bytes
@@ -178,6 +179,8 @@ def no_record(run: RunDirectory) -> None:
 
 
 FINISHED: dict[str, Damage] = {
+    "temporary file left": lambda run: (run.path / "record.json.1-0123abcd.tmp").touch(),
+    "checkpoint set aside": lambda run: run.checkpoints.set_aside(run.checkpoints.newest_first()[0]),
     "history deleted": lambda run: run.history_file.unlink(),
     "history with another rate": edit_line(0, lr=0.2),
     "history beyond the record": edit_line(3, iteration=21),
@@ -252,7 +255,12 @@ def listed(damages: dict[str, Damage], run: RunDirectory, place: Path, *datasets
     for number, (name, damage) in enumerate(damages.items()):
         copy = Store(shutil.copytree(run.path.parents[1], place / str(number)))
         damage(copy.directory(run.path.name))
-        found = "\n".join(f"    {without_names(problem, copy.root)}" for problem in problems(copy, *datasets))
+        runs = verify(copy, datasets)
+        texts = [
+            *(f"{one}" for run in runs for one in run.problems),
+            *(f"Remark: {one}" for run in runs for one in run.remarks),
+        ]
+        found = "\n".join(f"    {without_names(text, copy.root)}" for text in texts)
         lines.append(f"{name}:\n{found or '    no problem'}\n")
     return "".join(lines)
 
@@ -273,57 +281,41 @@ def test_damage_to_a_diverged_run_is_found(run: PlannedRun, tmp_path: Path) -> N
     assert_golden("verify_diverged", listed(DIVERGED, directory, tmp_path, run.dataset))
 
 
-@pytest.fixture
-def small_cifar10(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the original CIFAR-10 have as few training images as the data of these runs."""
-    monkeypatch.setitem(SIZES, 10, (100, 10_000))
-
-
 def claim_original(directory: RunDirectory, *, canonical: bool = True) -> None:
     record = record_of(directory)
     data = replace(record.data, canonical=canonical, unverified=not canonical)
     directory.write_record(replace(record, data=data))
 
 
-@pytest.mark.usefixtures("small_cifar10")
-def test_error_of_a_fraction_of_an_image_is_found(store: Store, directory: RunDirectory, run: PlannedRun) -> None:
-    forge(directory, test_error=6.37)
-    assert problems(store) == [], "the number of test images is not known"
-    assert "6.37 % is not the error of a whole number of 40 test images." in problems(store, run.dataset)[0]
-    claim_original(directory)
-    assert problems(store) == []
-    forge(directory, test_error=6.375)
-    assert "6.375 % is not the error of a whole number of 10,000 test images." in problems(store)[0]
+ORIGINAL: dict[str, Damage] = {
+    "called canonical": claim_original,
+    "called unverified": lambda run: claim_original(run, canonical=False),
+    "error of 6.37 %": lambda run: forge(run, test_error=6.37),
+    "called canonical, error of 6.37 %": lambda run: (claim_original(run), forge(run, test_error=6.37)),
+    "called canonical, error of 6.375 %": lambda run: (claim_original(run), forge(run, test_error=6.375)),
+}
 
 
-@pytest.mark.usefixtures("small_cifar10")
-def test_data_that_are_called_canonical_must_be_the_original(
-    store: Store, directory: RunDirectory, run: PlannedRun
+def test_what_a_record_says_of_its_data_is_checked(
+    expected: RunDirectory, run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claim_original(directory)
-    original = replace(run.dataset, canonical=True, y_test=run.dataset.y_test[::-1].copy())
-    other = "but the fingerprint is not that of the original data."
-    assert f"calls its data canonical, {other}" in problems(store, original)[0]
-    assert problems(store, replace(original, key="cifar100")) == []
-    claim_original(directory, canonical=False)
-    assert f"calls its data unverified, {other}" in problems(store, original)[0]
-
-
-@pytest.mark.parametrize(("test_images", "is_problem"), [(10_000, True), (40, False)])
-def test_data_at_hand_need_not_be_the_original(
-    store: Store,
-    directory: RunDirectory,
-    run: PlannedRun,
-    monkeypatch: pytest.MonkeyPatch,
-    test_images: int,
-    is_problem: bool,
-) -> None:
-    monkeypatch.setitem(SIZES, 10, (100, test_images))
-    claim_original(directory)
-    (found,) = verify(store, [run.dataset])
-    assert ["the fingerprint is not that" in str(problem) for problem in found.problems] == [True] * is_problem
-    assert "Those at hand may be others." in str(found.remarks[0])
-    assert verify(store, [replace(run.dataset, canonical=True)])[0].remarks == []
+    """The original CIFAR-10 has as few training images here as the data of the run."""
+    data = cast(ImageDataset, run.dataset)
+    original = replace(data, canonical=True, y_test=data.y_test[::-1].copy())
+    text = ""
+    for at_hand, test_images, *datasets in (
+        ("nothing", 10_000),
+        ("these data", 10_000, data),
+        ("these data", 40, data),
+        ("these data, called canonical", 40, replace(data, canonical=True)),
+        ("others that are canonical", 10_000, original),
+        ("others that are canonical, of other classes", 10_000, replace(original, key="cifar100")),
+    ):
+        monkeypatch.setitem(SIZES, 10, (100, test_images))
+        place = tmp_path / at_hand / str(test_images)
+        text += f"# The original has {test_images} test images. At hand: {at_hand}.\n"
+        text += listed(ORIGINAL, expected, place, *datasets)
+    assert_golden("verify_data", text)
 
 
 @pytest.mark.parametrize(("left", "rests_on_record"), [("checkpoint", False), ("model", False), ("neither", True)])
@@ -368,16 +360,6 @@ def test_many_problems_are_cut_short(store: Store, directory: RunDirectory) -> N
     found = problems(store)
     assert len(found) == 51
     assert found[-1] == f"{directory.path} has more problems."
-
-
-def test_temporary_and_damaged_files_are_remarks(store: Store, directory: RunDirectory) -> None:
-    (directory.path / "record.json.1-0123abcd.tmp").touch()
-    directory.checkpoints.set_aside(directory.checkpoints.newest_first()[0])
-    (found,) = verify(store)
-    assert found.problems == []
-    temporary, aside = map(str, found.remarks)
-    assert aside.endswith(".damaged was set aside as damaged.")
-    assert temporary.endswith("record.json.1-0123abcd.tmp is incomplete: a killed process left it. You can delete it.")
 
 
 class Meddled(Store):
