@@ -69,7 +69,9 @@ class Finding(RunError):  # noqa: N818  (most are listed, not raised)
         super().__init__(f"{where} {self.what}. {remedy}".rstrip() if where else self.what)
 
     @classmethod
-    def unreadable(cls, path: Path, error: OSError, remedy: str = "Fix that, then repeat the command.") -> Finding:
+    def unreadable(
+        cls, path: Path, error: OSError, remedy: str = "Restore it or make it readable, then repeat the command."
+    ) -> Finding:
         """Return what is said of a file that the system cannot read."""
         return Finding(path, f"cannot be read: {error.strerror or error}", remedy)
 

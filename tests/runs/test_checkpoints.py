@@ -68,7 +68,7 @@ def test_unreadable_checkpoint_is_not_called_damaged(tmp_path: Path) -> None:
     file = Checkpoints(tmp_path).write(8, b"state")
     file.path.unlink()
     file.path.mkdir()
-    with pytest.raises(RunError, match=r"cannot be read: Is a directory\. Fix that") as caught:
+    with pytest.raises(RunError, match=r"cannot be read: Is a directory\. Restore it or make") as caught:
         file.read()
     assert not isinstance(caught.value, DamagedCheckpointError)
 

@@ -133,7 +133,7 @@ def test_renamed_copy_counts_once(tmp_path: Path) -> None:
     ("make", "remedy"),
     [
         (lambda path: path.write_bytes(b"\xff\xfe"), REMEDY),
-        (Path.mkdir, "Fix that, then repeat the command."),
+        (Path.mkdir, "Restore it or make it readable, then repeat the command."),
         (lambda path: path.symlink_to("nowhere"), REMEDY),
     ],
     ids=["not UTF-8", "directory", "dangling link"],

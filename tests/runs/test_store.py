@@ -41,7 +41,7 @@ def test_paths_of_a_run(tmp_path: Path) -> None:
 
 def test_unreadable_record_is_an_error(run: RunDirectory) -> None:
     run.record_file.mkdir()
-    with pytest.raises(RunError, match=r"record\.json cannot be read: .* Fix that, then repeat the command") as caught:
+    with pytest.raises(RunError, match=r"record\.json cannot be read: .* Restore it or make it readable") as caught:
         run.read_record()
     assert not isinstance(caught.value, RecordError), "it may be sound"
 
