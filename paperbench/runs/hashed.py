@@ -79,7 +79,7 @@ class HashedJson:
             return None
         except OSError as error:
             raise Finding.unreadable(path, error) from error
-        if not path.match(values.file_name):
+        if not f"/{path.as_posix()}".endswith(f"/{values.file_name}"):
             what = f"holds what belongs in {values.file_name}: it was copied or renamed"
             raise ForeignRecordError(path, what, "Rename it back, or move it away.")
         return values
