@@ -60,7 +60,11 @@ class Limits:
 
 @contextmanager
 def stopping_on_signals(
-    limits: Limits, *, is_launched: bool = False, forward: Callable[[int], None] | None = None
+    limits: Limits,
+    *,
+    is_launched: bool = False,
+    forward: Callable[[int], None] | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[None]:
     """Let SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 stop training after the current iteration; a later one exits.
 
@@ -75,9 +79,9 @@ def stopping_on_signals(
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
         nonlocal heeded_at
-        if time.monotonic() < heeded_at + REPEAT_SECONDS:
+        if clock() < heeded_at + REPEAT_SECONDS:
             return
-        heeded_at = time.monotonic()
+        heeded_at = clock()
         if forward:
             forward(number)
             return
