@@ -139,7 +139,7 @@ def comparisons(
 
 @pytest.mark.parametrize("name", ["shared", "failing", "smoke", "table4", "wide"])
 def test_report(comparisons: dict[str, Comparison], name: str) -> None:
-    assert_golden(f"latex_{name}", render(comparisons[name]).replace(__version__, "VERSION"))
+    assert_golden(f"latex_{name}", render(comparisons[name]).replace(f"paperbench {__version__}", "paperbench"))
 
 
 def test_every_table_is_balanced_with_the_declared_columns(
