@@ -61,9 +61,9 @@ def examples() -> tuple[Example, ...]:
     return (*train, *test)
 
 
-def encoded(rng: np.random.Generator, kind: str = "RGB") -> bytes:
+def encoded(rng: np.random.Generator, kind: str = "RGB", size: tuple[int, int] | None = None) -> bytes:
     """Return the file of a random image: a JPEG file in Pillow's mode `kind`, one with EXIF rotation, or a PNG file."""
-    width, height = (int(side) for side in rng.integers(70, 140, 2))
+    width, height = size or (int(side) for side in rng.integers(70, 140, 2))
     coarse = Image.fromarray(rng.integers(0, 256, (6, 8, 3), dtype=np.uint8))
     image = coarse.resize((width, height), Image.Resampling.BICUBIC)
     stream, exif = io.BytesIO(), Image.Exif()
