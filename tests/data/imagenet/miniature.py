@@ -223,5 +223,12 @@ def tar(
     return stream.getvalue()
 
 
+class Terminal(io.StringIO):
+    """A stream that shows every change of a status line."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 def _part(example: Example) -> str:
     return "train" if example.split == "train" else "val"

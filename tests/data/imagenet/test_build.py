@@ -31,6 +31,7 @@ from paperbench.errors import DataError, PaperbenchError
 from tests.data.imagenet.miniature import (
     SYNSETS,
     TRAIN_PER_CLASS,
+    Terminal,
     encoded,
     examples,
     write,
@@ -489,11 +490,6 @@ def test_image_changed_at_equal_time_is_read_again_once_touched(folders: Path, d
     os.utime(path, ns=(0, time_of_change + 10**9))
     make(folders, data)
     assert bytes(data_of_image) in [loaded(data).train.read(number) for number in range(TRAIN_PER_CLASS)]
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_progress_shows_the_number_of_all_images(folders: Path, data: Path) -> None:

@@ -33,7 +33,7 @@ AREA = Photographs(
 
 
 def write_packed(root: Path) -> Path:
-    pack(write_parquet(root / "parquet"), root / "shards", SYNSETS)
+    pack(write_parquet(root / "parquet"), root / "shards", SYNSETS, io.StringIO())
     return root / "shards"
 
 
