@@ -11,15 +11,13 @@ UNIT = re.compile(r"stage (\d+), units? (\d+)(?: to (\d+): (\d+) equal units)?, 
 
 
 def test_every_unit_of_every_net_is_described_once() -> None:
-    for name in NETS:
-        for shortcut in SHORTCUTS:
-            net = resolve(name, shortcut=shortcut)
-            lines = describe(net)
-            assert all(line.isascii() and line.isprintable() for line in lines)
-            places = [place for line in lines if (place := UNIT.match(line))]
-            counts = [int(place[3] or place[2]) - int(place[2]) + 1 for place in places]
-            assert counts == [int(place[4] or 1) for place in places]
-            assert sum(counts) == len(list(units(net)))
+    for net in (*NETS.values(), *(resolve("preact_resnet164", shortcut=shortcut) for shortcut in SHORTCUTS)):
+        lines = describe(net)
+        assert all(line.isascii() and line.isprintable() for line in lines)
+        places = [place for line in lines if (place := UNIT.match(line))]
+        counts = [int(place[3] or place[2]) - int(place[2]) + 1 for place in places]
+        assert counts == [int(place[4] or 1) for place in places]
+        assert sum(counts) == len(list(units(net)))
 
 
 def test_nets_in_words() -> None:
