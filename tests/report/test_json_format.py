@@ -17,6 +17,7 @@ from paperbench.report.json_format import ComparisonDocument, document, render
 from paperbench.specs.table import Table
 from paperbench.typed import from_json, json_schema
 from tests.compare.judging import compared, external, record, records
+from tests.golden import assert_golden
 from tests.report.conftest import SWEEP
 
 SCHEMA = json_schema(ComparisonDocument)
@@ -118,24 +119,6 @@ def test_every_verdict_follows_from_the_numbers(numbers: Comparison) -> None:
     assert {cell["noise"]["rests_on"] for cell in judged} == {"ours", "table"}
 
 
-def test_noise_of_the_table_follows_from_its_runs(shared: Comparison) -> None:
-    value = read(shared)
-    assert value["noise"] == "table"
-    judged = {name: cell for name, cell in cells(value).items() if cell["interval"]}
-    own_noise = judged.pop("preact/resnet164")  # all its runs are external
-    assert (own_noise["noise"]["rests_on"], own_noise["noise"]["table_weight"]) == ("ours", 0)
-    assert own_noise["interval"]["difference"] == pytest.approx(own_noise["difference"])
-    errors = {name: [run["error"] for run in c["nets"][0]["shown"]["runs"]] for name, c in judged.items()}
-    for name, cell in judged.items():
-        noise = cell["noise"]
-        assert (noise["rests_on"], noise["published_weight"]) == ("table", 0)
-        pooled = statistics.mean(statistics.variance(errors[other]) for other in judged if other != name)
-        own, weight = statistics.variance(errors[name]), noise["table_weight"]
-        assert 0.1 < weight < 0.9
-        assert noise["std"] ** 2 == pytest.approx(weight * pooled + (1 - weight) * own)
-        assert noise["degrees"] == pytest.approx(4 / (1 - weight))
-
-
 def test_runs_beyond_the_planned_do_not_count(more_numbers: Comparison, more_failing: Comparison) -> None:
     cell = cells(read(more_numbers))["original/resnet110"]
     (net,) = cell["nets"]
@@ -179,23 +162,14 @@ def test_infinite_degrees_of_freedom_are_null(table2: Table) -> None:
     assert value["planned"] == 1
 
 
-def test_published_result_has_its_provenance(tables: dict[str, Table]) -> None:
-    cell = cells(read(compared(tables["table1"])))["original/resnet110"]
-    published = cell["published"]
-    assert [published[key] for key in ("value", "std", "statistic", "n")] == [6.61, 0.16, "median", 5]
-    assert published["std_source"].startswith("arXiv:1512.03385")
-    assert cell["home"] == "table2/original/resnet110"
-    table4 = read(compared(tables["table4"]))
-    marked = cells(table4)["preact_resnet1001_batch64/cifar10"]
-    assert (marked["published"]["mark"], marked["published"]["params"]) == ("†", "10.2M")
-    assert marked["recipe"] == "cifar_torch"
-    assert "mini-batches of 64" in table4["footnotes"]["†"]
-    table5 = cells(read(compared(tables["table5"])))["original_resnet152/top5"]
-    assert (table5["evaluation"], table5["metric"]) == ({"crop": 320, "scale": 320}, "top5")
-    unprinted = cells(read(compared(tables["table3"], on_request=True)))["cifar10_resnet164_no_warm_up/preact"]
-    assert [unprinted["published"][key] for key in ("value", "statistic", "n", "tolerance")] == [
-        *("unprinted", None, None, None)
-    ]
+def test_published_results_have_their_provenance(tables: dict[str, Table]) -> None:
+    documents = [document(compared(table, on_request=True)) for table in tables.values()]
+    lines = [f"{one.table}: {one.source}, {one.footnotes}" for one in documents]
+    for cell in (cell for one in documents for cell in one.cells):
+        facts = [cell.id, f"home {cell.home}", cell.dataset, cell.metric, cell.recipe, cell.evaluation]
+        facts += [f"{name} {value}" for name, value in vars(cell.published).items() if value is not None]
+        lines.append(", ".join(str(fact) for fact in facts if fact))
+    assert_golden("published_results", "\n".join(lines))
 
 
 def test_unused_and_damaged_files_are_named(table2: Table) -> None:

@@ -73,13 +73,6 @@ def test_batches_of_the_dagger_end_with_the_epoch(files: ImageFiles) -> None:
     assert len(crops(files, DAGGER, batch_size=23).plan(3).images) == 23, "no empty batch"
 
 
-def test_every_image_is_in_every_epoch_once(files: ImageFiles) -> None:
-    source = crops(files, DAGGER)
-    for epoch in range(2):
-        drawn = np.concatenate([source.plan(3 * epoch + number).images for number in range(3)])
-        assert sorted(drawn) == list(range(COUNT))
-
-
 def test_imagenet_epoch_of_the_dagger_ends_with_143_images(files: ImageFiles) -> None:
     source = crops(replace(files, labels=np.zeros(1_281_167, np.int64)), DAGGER, batch_size=256)
     for number, size, epoch, place in ((5_004, 143, 0, 5_004 * 256), (5_005, 256, 1, 0)):
@@ -139,14 +132,6 @@ def test_central_crops_are_all_images_in_order(files: ImageFiles, data: list[byt
         pixels = np.asarray(Image.open(io.BytesIO(image)).convert("RGB"), np.float64)
         expected = reference.test_crop(pixels, 64, 80).clip(0, 255)
         assert np.abs(found.numpy() - expected).max() < 0.501
-
-
-def test_index_without_images_is_an_error(files: ImageFiles) -> None:
-    none = replace(files, labels=files.labels[:0])
-    with pytest.raises(PaperbenchError, match="lacks all training or all test images"):
-        crops(none, SCALE)
-    with pytest.raises(PaperbenchError, match="lacks all training or all test images"):
-        CentralCrops(none, settings_of(SCALE), Evaluation(224, 256), batch_size=8)
 
 
 def test_damaged_image_is_named(tmp_path: Path, data: list[bytes]) -> None:
