@@ -35,10 +35,10 @@ from tests.data.imagenet.miniature import (
     encoded,
     examples,
     write,
-    write_archives,
     write_folders,
-    write_shards,
 )
+from tests.data.imagenet.test_layout import LAYOUTS
+from tests.data.imagenet.test_layout import write as write_files
 from tests.helpers import ROOT
 
 IMAGES = len(examples())
@@ -299,7 +299,7 @@ def test_images_resized_to_256_are_no_complete_data_set(tmp_path: Path, data: Pa
 
 @pytest.fixture
 def archives(tmp_path: Path) -> Path:
-    return write_archives(tmp_path / "archives")
+    return write_files(tmp_path / "archives", LAYOUTS["archives, devkit"])
 
 
 @pytest.fixture
@@ -327,7 +327,7 @@ def test_complete_images_are_canonical_once_proven(
         shutil.rmtree(folders / part / SYNSETS[0])
     make(folders, data)
     assert facts(data)[1:] == (False, False)
-    make(write_shards(tmp_path / "shards"), data, **unproven)
+    make(write_files(tmp_path / "shards", LAYOUTS["shards"]), data, **unproven)
     assert facts(data)[1:] == (True, False), "the fingerprint was proven"
 
 
@@ -391,7 +391,7 @@ def limited_files(size: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["lines", "index"])
 def test_full_disk_loses_nothing(is_late: bool, folders: Path, data: Path, tmp_path: Path) -> None:
-    make(write_shards(tmp_path / "shards"), data)
+    make(write_files(tmp_path / "shards", LAYOUTS["shards"]), data)
     old = (data / FILE_NAME).read_bytes()
     make(folders, tmp_path / "undisturbed")
     size = (tmp_path / "undisturbed" / FILE_NAME).stat().st_size - 1 if is_late else 1_000

@@ -13,29 +13,24 @@ import pytest
 from paperbench.data.imagenet.layout import Layout, find_layout
 from paperbench.errors import PaperbenchError
 from tests.data.imagenet import miniature
-from tests.data.imagenet.miniature import meta
+from tests.data.imagenet.miniature import SYNSETS as CLASSES
+from tests.data.imagenet.miniature import examples, meta, of
 from tests.limits import limit_seconds
 
-CLASSES = ("n01440764", "n01443537", "n02105855", "n03995372")
-IDS = {3: "n01440764", 1: "n01443537", 4: "n02105855", 2: "n03995372"}
+IDS = dict(zip(miniature.DEVKIT_IDS, CLASSES, strict=True))
 """The development kit's numbers, in an order of their own."""
-VALIDATION = ("n02105855", "n01440764", "n03995372", "n02105855", "n01443537", "n01440764")
+VALIDATION = [image.synset for image in of("test")]
 """Synsets of the validation images in order."""
-TRAIN = {
-    f"{synset}/{synset}_{number}.JPEG": f"{synset} {number}".encode() * (number % 100)
-    for synset in CLASSES
-    for number in (7, 10026)
-}
-VAL = {f"ILSVRC2012_val_{number:08}.JPEG": f"validation {number}".encode() for number in range(1, 7)}
+TRAIN = {f"{image.synset}/{image.name}": image.data for image in of("train")}
+VAL = {image.name: image.data for image in of("test")}
 TRUTH = dict(zip(VAL, VALIDATION, strict=True))
-IMAGES = {("train", CLASSES.index(name[:9]), data) for name, data in TRAIN.items()} | {
-    ("test", CLASSES.index(TRUTH[name]), data) for name, data in VAL.items()
-}
+IMAGES = {(image.split, image.label, image.data) for image in examples()}
 
 
-def write(root: Path, files: dict[str, bytes]) -> None:
+def write(root: Path, files: dict[str, bytes]) -> Path:
     for name, data in files.items():
         miniature.write(root / name, data)
+    return root
 
 
 def tar(files: dict[str, bytes], form: int = tarfile.PAX_FORMAT) -> bytes:
@@ -210,9 +205,10 @@ def test_devkit_is_read_as_matlab_writes_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("compress", [False, True])
 def test_devkit_numbers_are_mapped_to_synsets(compress: bool, tmp_path: Path) -> None:
-    ids = {number: CLASSES[number % 4] for number in (1, 2, 3, 4)}
-    write(tmp_path, FLAT | devkit(meta(ids, compress=compress), truth=[IDS[number] for number in (1, 2, 3, 4, 4, 4)]))
-    assert [image.label for image in find_layout(tmp_path, CLASSES).images()] == [1, 2, 3, 0, 0, 0]
+    ids = {number: CLASSES[number % 5] for number in (1, 2, 3, 4, 5)}
+    truth = (1, 2, 3, 4, 5, 5, 4, 3, 2, 1)
+    write(tmp_path, FLAT | devkit(meta(ids, compress=compress), truth=[IDS[number] for number in truth]))
+    assert [image.label for image in find_layout(tmp_path, CLASSES).images()] == [number % 5 for number in truth]
 
 
 @pytest.mark.parametrize(
@@ -277,7 +273,7 @@ COMPRESSED = (
     *(f"{s}*.tar.gz" for s in ("train-", "train_images", "val_images")),
 )
 PARQUET = ("train-00000-of-00294-0123456789abcdef", "val-00000-of-00014", "test-00000-of-00028")
-OTHERS_NAMES = ("n01443537_7.JPEG", "ILSVRC2012_val_00000007_n01443537.JPEG")
+OTHERS_NAMES = ("n02105855_7.JPEG", "ILSVRC2012_val_00000007_n02105855.JPEG")
 KNOWN = "line {} names no known class"
 ERRORS: list[tuple[dict[str, bytes], tuple[str, ...]]] = [
     # without labels: the files to add
@@ -285,12 +281,12 @@ ERRORS: list[tuple[dict[str, bytes], tuple[str, ...]]] = [
     # damaged or contradictory archives and shards
     (truncated_in_an_archive(), ("ILSVRC2012_img_train.tar: n01440764.tar is truncated",)),
     (
-        FOLDERS | {"train/n01443537.tar": CLASS_TARS["n01443537.tar"]},
-        ("n01443537 both as a directory and as an archive",),
+        FOLDERS | {"train/n02105855.tar": CLASS_TARS["n02105855.tar"]},
+        ("n02105855 both as a directory and as an archive",),
     ),
     ({"train-0.tar": tar({"a.jpg": b"", "a.json": b"", "b.cls": b"1"})}, ("train-0.tar: a: the image has no label",)),
     ({"train-0.tar": tar({"a.1.jpg": b"", "a.1.cls": b"1"})}, ("train-0.tar: a: the image has no label",)),
-    (labelled(b"4"), ("train-0.tar: n01440764_10026.", "from 0 to 3, not b'4'")),
+    (labelled(b"5"), ("train-0.tar: n01440764_10026.", "from 0 to 4, not b'5'")),
     *((labelled(label), (f"not {label!r}",)) for label in (b"-1", b"x", b"")),
     (labelled(b"1"), ("train-0.tar: n01440764_10026.", "another synset")),
     *(
@@ -326,8 +322,8 @@ ERRORS: list[tuple[dict[str, bytes], tuple[str, ...]]] = [
         (FLAT | kit, ("ILSVRC2012_devkit_t12", message))
         for kit, message in (
             (
-                changed_devkit(ILSVRC2012_validation_ground_truth=b"1\n5\n"),
-                "line 2: b'5' is the number of no known class",
+                changed_devkit(ILSVRC2012_validation_ground_truth=b"1\n6\n"),
+                "line 2: b'6' is the number of no known class",
             ),
             (changed_devkit(ILSVRC2012_validation_ground_truth=b"1001\n"), "line 1: b'1001' is the number of no known"),
             (changed_devkit(meta=b"MATLAB 7.3"), "not a MATLAB file of version 5"),
@@ -404,7 +400,7 @@ LISTS = {
 )
 def test_listed_images_that_are_absent_are_missing(lists: dict[str, bytes], tmp_path: Path) -> None:
     files = {name: data for name, data in KAGGLE.items() if name not in CSV} | lists
-    del files["ILSVRC/Data/CLS-LOC/train/n01443537/n01443537_7.JPEG"]
+    del files["ILSVRC/Data/CLS-LOC/train/n02105855/n02105855_10.JPEG"]
     del files["ILSVRC/Data/CLS-LOC/val/ILSVRC2012_val_00000003.JPEG"]
     write(tmp_path, files)
     link = "ILSVRC/Data/CLS-LOC/val/ILSVRC2012_val_00000003.JPEG"
@@ -412,15 +408,15 @@ def test_listed_images_that_are_absent_are_missing(lists: dict[str, bytes], tmp_
     layout = find_layout(tmp_path, CLASSES)
     for _ in range(2):
         assert len(read(tmp_path, layout)) == len(IMAGES) - 2
-        assert layout.missing == ["n01443537_7", link]
+        assert layout.missing == ["n02105855_10", link]
     (tmp_path / link).unlink()
     assert len(read(tmp_path, layout)) == len(IMAGES) - 2
-    assert layout.missing == ["n01443537_7", "ILSVRC2012_val_00000003"]
+    assert layout.missing == ["n02105855_10", "ILSVRC2012_val_00000003"]
 
 
-@pytest.mark.parametrize(("kept", "missing"), [(198, 2), (100, 0)])
+@pytest.mark.parametrize(("kept", "missing"), [(248, 2), (100, 0)])
 def test_gaps_in_numbers_of_a_full_validation_set_are_missing(kept: int, missing: int, tmp_path: Path) -> None:
-    names = [f"ILSVRC2012_val_{number:08}" for number in range(1, 201)]  # four classes
+    names = [f"ILSVRC2012_val_{number:08}" for number in range(1, 251)]  # five classes
     write(tmp_path, {"val-0.tar": tar({f"n01440764/{name}_n01440764.JPEG": b"" for name in names[-kept:]})})
     layout = find_layout(tmp_path, CLASSES)
     assert len(list(layout.images())) == kept
@@ -432,18 +428,18 @@ def test_links_are_followed_and_dangling_ones_are_missing(tmp_path: Path) -> Non
     root = tmp_path / "root"
     (root / "train").mkdir(parents=True)
     (root / "val").symlink_to(tmp_path / "elsewhere" / "val")
-    for synset in CLASSES[:3]:
+    for synset in CLASSES[:-1]:
         (root / "train" / synset).symlink_to(tmp_path / "elsewhere" / "train" / synset)
-    (root / "train" / CLASSES[3]).mkdir()
-    for file in (tmp_path / "elsewhere" / "train" / CLASSES[3]).iterdir():
-        (root / "train" / CLASSES[3] / file.name).symlink_to(file)
-    (root / "train" / CLASSES[3] / "gone.JPEG").symlink_to(tmp_path / "gone")
-    (root / "train" / CLASSES[3] / "itself.JPEG").symlink_to("itself.JPEG")
-    (root / "train" / CLASSES[3] / "loop").symlink_to(root)
+    (root / "train" / CLASSES[-1]).mkdir()
+    for file in (tmp_path / "elsewhere" / "train" / CLASSES[-1]).iterdir():
+        (root / "train" / CLASSES[-1] / file.name).symlink_to(file)
+    (root / "train" / CLASSES[-1] / "gone.JPEG").symlink_to(tmp_path / "gone")
+    (root / "train" / CLASSES[-1] / "itself.JPEG").symlink_to("itself.JPEG")
+    (root / "train" / CLASSES[-1] / "loop").symlink_to(root)
     layout = find_layout(root, CLASSES)
     assert set(read(root, layout)) == IMAGES
-    assert layout.missing == [f"train/{CLASSES[3]}/gone.JPEG", f"train/{CLASSES[3]}/itself.JPEG"]
-    assert layout.foreign == [f"train/{CLASSES[3]}/loop"]
+    assert layout.missing == [f"train/{CLASSES[-1]}/gone.JPEG", f"train/{CLASSES[-1]}/itself.JPEG"]
+    assert layout.foreign == [f"train/{CLASSES[-1]}/loop"]
 
 
 def test_shard_that_is_a_dangling_link_is_an_error(tmp_path: Path) -> None:
