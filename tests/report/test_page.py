@@ -356,3 +356,5 @@ def test_a_page_of_fifty_runs_is_below_two_megabytes(table2: Table, tmp_path: Pa
     page = paperbench.make_page("table2", results=tmp_path)
     assert page.html.count('<pre id="record-') == 50
     assert len(page.html.encode()) < 2_000_000
+    charts = re.findall(r'<script type="application/json">(.*?)</script>', page.html)
+    assert sum(map(len, charts)) < 350_000

@@ -106,22 +106,6 @@ def test_input_is_that_of_the_reference(files: ImageFiles, data: list[bytes], re
         assert levels.mean() < 0.45
 
 
-@pytest.mark.parametrize("recipe", [SCALE, DAGGER], ids=["scale", "dagger"])
-def test_batch_is_a_function_of_seed_and_number(files: ImageFiles, recipe: Recipe) -> None:
-    forwards, backwards = crops(files, recipe), crops(files, recipe)
-    in_order = {number: crops_of(forwards, number) for number in range(4)}
-    for number in (3, 0, 2):
-        again = crops_of(backwards, number)
-        assert torch.equal(again.pixels, in_order[number].pixels)
-        assert torch.equal(again.labels, in_order[number].labels)
-        assert again.colours is not None
-        colours = in_order[number].colours
-        assert colours is not None
-        assert all(map(torch.equal, again.colours, colours))
-    other = crops(files, recipe, seed=2).plan(0)
-    assert not np.array_equal(other.images, forwards.plan(0).images)
-
-
 def test_central_crops_are_all_images_in_order(files: ImageFiles, data: list[bytes]) -> None:
     source = CentralCrops(files, settings_of(DAGGER), Evaluation(64, 80), batch_size=10)
     batches = [crops_of(source, number) for number in range(3)]

@@ -209,18 +209,20 @@ def test_unusable_images_are_named_and_only_they_are_read_again(folders: Path, d
     make(folders, data)
 
 
-def test_message_is_not_broken_by_the_name_of_a_file(folders: Path, data: Path) -> None:
-    (folders / "train" / SYNSETS[0] / "x\npaperbench: error: y.JPEG").write_bytes(b"")
-    with pytest.raises(ImagesError) as caught:
-        make(folders, data)
-    assert "x\\npaperbench: error: y.JPEG" in str(caught.value)
-
-
-def test_class_folders_without_images_name_what_they_have(tmp_path: Path, data: Path) -> None:
-    folder = tmp_path / "train" / SYNSETS[0] / "images"  # as in Tiny ImageNet
-    folder.mkdir(parents=True)
-    with pytest.raises(ImagesError, match=rf"files that are not ImageNet's \(1\): train/{SYNSETS[0]}/images"):
-        make(tmp_path, data)
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (f"train/{SYNSETS[0]}/x\npaperbench: error: y.JPEG", r"x\\npaperbench: error: y\.JPEG"),  # in one line
+        (
+            f"train/{SYNSETS[0]}/images/a.JPEG",
+            rf"not ImageNet's \(1\): train/{SYNSETS[0]}/images",
+        ),  # as in Tiny ImageNet
+    ],
+)
+def test_files_that_are_no_images_are_named(name: str, message: str, tmp_path: Path, data: Path) -> None:
+    write(tmp_path / "images" / name, b"")
+    with pytest.raises(ImagesError, match=message):
+        make(tmp_path / "images", data)
 
 
 def test_incomplete_images_are_refused_unless_subset(folders: Path, data: Path) -> None:
