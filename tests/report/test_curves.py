@@ -71,10 +71,6 @@ def test_unknown_figure_is_refused(judged: paperbench.JudgedTable) -> None:
         judged.panels("fig7")
 
 
-def test_epochs_are_those_of_50_000_images(judged: paperbench.JudgedTable) -> None:
-    assert judged.curves()[0].epochs(64_000) == pytest.approx(163.84)
-
-
 def test_smoothed_losses_are_called_so(judged: paperbench.JudgedTable, table2: Table) -> None:
     curve, smooth = judged.curves()[0], record(table2, "original/resnet110", 6.0, recipe={"label_smoothing": 0.1})
     assert replace(curve, runs=(replace(curve.runs[0], record=smooth),)).state == "1 run; smoothed loss"

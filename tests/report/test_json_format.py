@@ -75,6 +75,8 @@ def test_every_table_fits_the_schema_without_runs(tables: dict[str, Table], name
 
 def test_verdicts_are_listed_and_counted(numbers: Comparison) -> None:
     value = read(numbers)
+    found = [value[key] for key in ("schema", "paperbench", "table", "profile", "noise")]
+    assert found == [2, __version__, "table2", "paper", "table"]
     summary = value["summary"]
     there = {verdict: count for verdict, count in summary["verdicts"].items() if count}
     assert there == Counter(cell.verdict for cell in numbers.cells)
@@ -179,10 +181,3 @@ def test_unused_and_damaged_files_are_named(table2: Table) -> None:
     damaged, left_out = value["left_out"]
     assert damaged == r"runs/x/record.json is\nnot JSON"
     assert one.run in left_out
-
-
-def test_document_names_version_and_schema(numbers: Comparison) -> None:
-    value = read(numbers)
-    found = [value[key] for key in ("schema", "paperbench", "table", "profile", "noise")]
-    assert found == [2, __version__, "table2", "paper", "table"]
-    assert value["source"]["arxiv"] == "1603.05027"

@@ -183,17 +183,8 @@ def test_run_of_two_cells_is_listed_once(table2: Table) -> None:
     assert text_of(compared(table2, run, replace(run))).count(run.run) == 1
 
 
-def test_markdown_has_headings_lists_and_tables(numbers: Comparison) -> None:
-    text = text_of(numbers, form="markdown")
-    assert text.startswith("## Table 2 of arXiv:1603.05027")
-    for heading in ("### Cells", "### Claims", "### Deviations from the paper", "### Runs"):
-        assert f"\n\n{heading}\n\n" in text
-    tables = [part.splitlines() for part in text.split("\n\n") if part.startswith("|")]
-    assert len(tables) == 3
-    for lines in tables:
-        assert {line.count("|") for line in lines} == {lines[0].count("|")}
-    assert "| worse [e] " in text
-    assert "\n\n- supported: " in text
+def test_markdown(numbers: Comparison) -> None:
+    assert_golden("report_in_markdown", text_of(numbers, form="markdown"))
 
 
 def test_without_a_terminal_lines_have_80_columns(numbers: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
