@@ -454,11 +454,12 @@ def test_changed_or_missing_files_are_found_and_not_read(folders: Path, data: Pa
     make(folders, data)
     assert changed_containers(load_index(data), io.StringIO()) == []
     dataset = loaded(data)
-    gone, changed = (dataset.train.paths[dataset.train.container[i]] for i in (0, 1))
+    gone, changed, touched = (dataset.train.paths[dataset.train.container[i]] for i in (0, 1, 2))
     (folders / gone).unlink()
     (folders / changed).write_bytes(examples()[-1].data)
+    os.utime(folders / touched, (0, 0))
     assert sorted(changed_containers(load_index(data), io.StringIO())) == sorted(
-        [f"{gone}: No such file or directory", f"{changed} has changed"]
+        [f"{gone}: No such file or directory", f"{changed} has changed", f"{touched} has changed"]
     )
     with pytest.raises(PaperbenchError, match="cannot be read: No such file"):
         dataset.train.read(0)
