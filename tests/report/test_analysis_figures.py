@@ -42,7 +42,7 @@ def titled(figure: Figure, title: str) -> Axes:
 def test_extreme_numbers_are_drawn() -> None:
     one, other = made(), made("original_resnet20")
     odd = replace(one, channels=((-1e300, 1e300), *one.channels[1:]))
-    assert to_bytes(draw(Analyses([odd]), Analyses([other])), "svg")
+    draw(Analyses([odd]), Analyses([other])).draw_without_rendering()
     for value in (-1e301, 1e301):
         with pytest.raises(ValueError, match="equal to"):
             replace(one, output_gradient=value)

@@ -218,17 +218,18 @@ def test_text_is_escaped(text: str, latex: str) -> None:
     assert escape(text) == latex
 
 
+COMPILER = shutil.which("pdflatex") or shutil.which("tectonic") or ""
+NEEDS_LATEX = pytest.mark.skipif(not COMPILER, reason="needs pdflatex or tectonic")
+
+
 def log_of(texts: Iterable[str], directory: Path) -> str:
     """Return LaTeX's log for tables in the article class."""
-    compiler = shutil.which("pdflatex") or shutil.which("tectonic")
-    if compiler is None:
-        pytest.skip("needs pdflatex or tectonic")
     begin = r"\documentclass{article}\usepackage{booktabs,graphicx}\begin{document}"
     tables = "\\clearpage\n".join(texts)
     (directory / "tables.tex").write_text(f"{begin}\n{tables}\n\\end{{document}}\n", encoding="ascii")
-    options = ["-interaction=nonstopmode", "-halt-on-error"] if compiler.endswith("pdflatex") else ["--keep-logs"]
+    options = ["-interaction=nonstopmode", "-halt-on-error"] if COMPILER.endswith("pdflatex") else ["--keep-logs"]
     result = subprocess.run(
-        [compiler, *options, "tables.tex"], cwd=directory, capture_output=True, text=True, check=False, timeout=300
+        [COMPILER, *options, "tables.tex"], cwd=directory, capture_output=True, text=True, check=False, timeout=300
     )
     if ".sty' not found" in result.stdout + result.stderr:
         pytest.skip("needs the LaTeX packages booktabs and graphicx")
@@ -236,10 +237,12 @@ def log_of(texts: Iterable[str], directory: Path) -> str:
     return (directory / "tables.log").read_text(encoding="utf-8", errors="replace")
 
 
+@NEEDS_LATEX
 def test_it_compiles(comparisons: dict[str, Comparison], tmp_path: Path) -> None:
     assert "Missing character" not in log_of(map(render, comparisons.values()), tmp_path)
 
 
+@NEEDS_LATEX
 def test_no_table_is_larger_than_a_page(
     tables: dict[str, Table], comparisons: dict[str, Comparison], tmp_path: Path
 ) -> None:

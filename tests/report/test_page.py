@@ -305,7 +305,8 @@ def file(html: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_no_serious_problem(file: Path, open_page: Callable[..., Any], scheme: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe
     page = open_page(file, color_scheme=scheme, bypass_csp=True)  # axe is a script of its own
