@@ -105,7 +105,7 @@ def _pack(source: Path, target: Path) -> None:
     from paperbench.data.imagenet.pack import pack
     from paperbench.data.imagenet.synsets import synsets
 
-    train, test = pack(source, target, synsets())
+    train, test = pack(source, target, synsets(), sys.stderr)
     print(
         f"{target} has {train:,} images to train on, and {test:,} to test, with their bytes unchanged.\n"
         f"Next: paperbench data index imagenet {shlex.quote(str(target))}"

@@ -479,12 +479,8 @@ class Report:
 
 
 def _cell_row(report: NetReport) -> tuple[str, ...]:
-    cell, median, noise, interval = (
-        report.cell,
-        report.net.median_or_inf,
-        report.compared.noise,
-        report.compared.interval,
-    )
+    cell, median = report.cell, report.net.median_or_inf
+    noise, interval = report.compared.noise, report.compared.interval
     weights = {"table": noise.table_weight, "paper": noise.published_weight} if noise else {}
     share = "".join(f" ({whose} {weight:.0%})" for whose, weight in weights.items() if weight)
     return (
@@ -574,12 +570,6 @@ def _result(comparison: Comparison) -> Iterator[str]:
     else:
         return
     differing = comparison.differing
-    verb = (
-        "no cell differs"
-        if not differing
-        else "1 cell differs"
-        if len(differing) == 1
-        else f"{len(differing)} cells differ"
-    )
+    verb = f"{count(len(differing), 'cell') if differing else 'no cell'} differ{'s' * (len(differing) < 2)}"
     listed = ", ".join(f"{c.id} ({c.verdict})" for c in differing)
     yield f"{basis}, {verb} from the paper{f': {listed}' if differing else ''}."

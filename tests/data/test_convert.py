@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import warnings
 from pathlib import Path
 
@@ -142,28 +143,24 @@ def test_too_many_images_are_an_error(directory: Path, target: Path, monkeypatch
     assert error_message(directory, target) == f"{directory / 'train'}: 10 files; at most 9 are allowed."
 
 
-def test_both_parts_must_have_the_classes_of_the_data_set(directory: Path, target: Path) -> None:
-    (directory / "test" / "dog").rename(directory / "test" / "dgo")
-    assert "must each have 10 directories with the same names" in error_message(directory, target)
-    assert "They have 10 and 10; only in one of them: dgo, dog." in error_message(directory, target)
-    for part in ("train", "test"):
-        (directory / part / "extra").mkdir()
-    (directory / "test" / "dgo").rename(directory / "test" / "dog")
-    assert "They have 11 and 11." in error_message(directory, target)
-    for part in ("train", "test"):
-        (directory / part / "extra").rmdir()
-    for path in (directory / "test").rglob("*.png"):
-        path.unlink()
-    assert error_message(directory, target).startswith(f"{directory / 'test'}: no images found.")
+def test_sources_without_the_images_of_all_classes_are_errors(directory: Path, target: Path, tmp_path: Path) -> None:
+    def change(*moves: tuple[str, str]) -> str:
+        for name, other in moves:
+            (directory / name).rename(directory / other) if other else shutil.rmtree(directory / name)
+        return error_message(directory, target)
 
-
-def test_class_without_images_is_an_error(directory: Path, target: Path) -> None:
-    (directory / "test" / "dog" / "one.png").unlink()
-    message = error_message(directory, target)
+    (directory / "test" / "dog" / "one.png").rename(tmp_path / "one.png")
+    message = change()
     assert message == "CIFAR-10 (images in images) has classes without test images (1): 5. Add images."
-
-
-def test_source_without_data_is_an_error(tmp_path: Path, target: Path) -> None:
+    message = change(("test/dog", "test/dgo"))
+    assert "must each have 10 directories with the same names" in message
+    assert "They have 10 and 10; only in one of them: dgo, dog." in message
+    assert "They have 9 and 9." in change(("train/dog", ""), ("test/dgo", ""))
+    for name in CIFAR10_CLASSES:
+        shutil.rmtree(directory / "test" / name, ignore_errors=True)
+        for part in ("train", "test"):
+            (directory / part / name).mkdir(exist_ok=True)
+    assert change().startswith(f"{directory / 'test'}: no images found.")
     assert error_message(tmp_path, target).startswith(f"{tmp_path}: no data found. Expected cifar-10-batches-py/")
     assert error_message(tmp_path / "nowhere", target).startswith(f"{tmp_path / 'nowhere'}: no such directory.")
 

@@ -101,3 +101,11 @@ def more_failing(table1: Table) -> Comparison:
     errors = (90.0, 91.0, 92.0, 93.0, 94.0, *[12.0] * 5)
     sweep = [records(table1, SWEEP, errors, setting=setting.label) for setting in table1.cell(SWEEP).settings]
     return compared(table1, *(run for runs in sweep for run in runs))
+
+
+@pytest.fixture(scope="session")
+def sweep(table1: Table) -> Comparison:
+    """Two nets of a sweep that should fail: one whose five runs do not, and one whose four runs do."""
+    first, second, *_ = table1.cell(SWEEP).settings
+    runs = records(table1, SWEEP, [12.0] * 5, setting=first.label)
+    return compared(table1, *runs, *records(table1, SWEEP, [90.0] * 4, setting=second.label))

@@ -39,13 +39,13 @@ def titled(figure: Figure, title: str) -> Axes:
     return found
 
 
-@pytest.mark.parametrize("value", [-1e300, 1e300])
-def test_extreme_numbers_are_drawn(value: float) -> None:
+def test_extreme_numbers_are_drawn() -> None:
     one, other = made(), made("original_resnet20")
-    odd = replace(one, channels=((value, *one.channels[0][1:]), *one.channels[1:]))
-    assert to_bytes(draw(Analyses([odd]), Analyses([other])), "svg")
-    with pytest.raises(ValueError, match="equal to"):
-        replace(one, output_gradient=value * 10)
+    odd = replace(one, channels=((-1e300, 1e300), *one.channels[1:]))
+    draw(Analyses([odd]), Analyses([other])).draw_without_rendering()
+    for value in (-1e301, 1e301):
+        with pytest.raises(ValueError, match="equal to"):
+            replace(one, output_gradient=value)
 
 
 @pytest.mark.parametrize("column", ["signal_norm", "residual_norm", "gradient_norm", "direct_norm"])

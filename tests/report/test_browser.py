@@ -99,20 +99,18 @@ def drawn_values(chart: Any, measure: str) -> list[tuple[float, float]]:
     return [(x, scale(share)) for x, share in shares]
 
 
-@pytest.mark.parametrize(("measure", "count"), [("loss", 640), ("error", 64)])
-def test_drawn_medians_are_those_of_the_curves(chart: Any, curves: tuple[Curve, ...], measure: str, count: int) -> None:
-    median = curves[0].median({"loss": "train_loss", "error": "test_error"}[measure])
-    drawn = drawn_values(chart, measure)
-    assert len(drawn) == len(median) == count
-    for (x, y), (iteration, value) in zip(drawn, median, strict=True):
-        assert x == pytest.approx(iteration, abs=4)
-        assert y == pytest.approx(value, rel=0.003)
+def test_drawn_medians_are_those_of_the_curves(chart: Any, curves: tuple[Curve, ...]) -> None:
+    for measure, median in (("loss", curves[0].median("train_loss")), ("error", curves[0].median("test_error"))):
+        drawn = drawn_values(chart, measure)
+        assert len(drawn) == len(median) == {"loss": 640, "error": 64}[measure]
+        for (x, y), (iteration, value) in zip(drawn, median, strict=True):
+            assert x == pytest.approx(iteration, abs=4)
+            assert y == pytest.approx(value, rel=0.003)
 
 
 def test_the_slider_tells_the_medians_at_its_position(chart: Any, curves: tuple[Curve, ...]) -> None:
-    chart.get_by_role("slider").press("Home")
-    for _ in range(49):
-        chart.get_by_role("slider").press("ArrowRight")
+    to_value(chart, "input", 48)
+    chart.get_by_role("slider").press("ArrowRight")
     iteration, cells = readout(chart)
     assert iteration == 5_000
     assert cells == [
@@ -125,16 +123,11 @@ def test_the_slider_tells_the_medians_at_its_position(chart: Any, curves: tuple[
 
 
 def test_diverged_and_unfinished_nets_have_no_values_at_the_end(chart: Any) -> None:
+    assert "3 runs, reported 6.58\u00a0%" in chart.locator(".legend").text_content()
     chart.get_by_role("slider").press("End")
     iteration, cells = readout(chart)
     assert (iteration, cells[1:]) == (64_000, [["diverged", "diverged"], ["\u2013", "\u2013"]])
     assert "prefix, to 8,000" in chart.locator(".legend").text_content()
-
-
-def test_the_pointer_moves_the_readout(chart: Any) -> None:
-    frame = chart.locator(".plot rect.frame").bounding_box()
-    chart.page.mouse.move(frame["x"] + frame["width"] / 2, frame["y"] + 50)
-    assert readout(chart)[0] == 32_000
 
 
 def test_a_box_hides_its_curve(chart: Any) -> None:
@@ -145,7 +138,10 @@ def test_a_box_hides_its_curve(chart: Any) -> None:
     assert chart.locator(".seeds").count() == 0
 
 
-def test_pointing_at_a_name_dims_the_other_curves(chart: Any) -> None:
+def test_the_pointer_moves_the_readout_and_on_a_name_dims_the_other_curves(chart: Any) -> None:
+    frame = chart.locator(".plot rect.frame").bounding_box()
+    chart.page.mouse.move(frame["x"] + frame["width"] / 2, frame["y"] + 50)
+    assert readout(chart)[0] == 32_000
     chart.locator(".legend tbody tr").nth(1).hover()
     opacities = chart.locator(".medians .curve").evaluate_all("all => all.map(one => getComputedStyle(one).opacity)")
     assert opacities == ["0.1", "1", "0.1"]
@@ -165,16 +161,26 @@ def test_zooming_by_buttons_and_dragging(chart: Any) -> None:
     assert view(chart) == (pytest.approx(16_000, abs=100), pytest.approx(32_000, abs=100))
     chart.get_by_label("reset the zoom").click()
     assert view(chart) == (0, 64_000)
+    to_value(chart, "input", 100)
+    chart.get_by_label("zoom in").press("Enter")
+    to_value(chart, "input", 600)
+    low, high = view(chart)
+    assert low < 60_100 <= high, "the slider takes the view along"
 
 
-def test_the_error_axis_holds_half_of_each_curve_or_the_view(chart: Any, curves: tuple[Curve, ...]) -> None:
+def test_the_error_axis_holds_half_of_each_curve_or_the_view_and_says_what_is_cut_off(
+    chart: Any, curves: tuple[Curve, ...]
+) -> None:
     def ticks() -> list[float]:
         return [float(text) for text in chart.locator('.plot text[text-anchor="start"]').all_text_contents()]
 
     assert 40 < statistics.median(error for _, error in curves[2].runs[0].points("test_error")) < 60  # the prefix
     assert ticks() == [0, 20, 40, 60]
+    highest = max(error for curve in curves for run in curve.runs for _, error in run.points("test_error"))
+    assert chart.locator("p.note").text_content() == f"Cut off above: test errors up to {highest:.3g} %."
     chart.get_by_label("errors to 100 %").check()
     assert ticks() == [0, 20, 40, 60, 80, 100]
+    assert chart.locator("p.note").text_content() == ""
     chart.get_by_label("errors to 100 %").uncheck()
     to_value(chart, "input", 600)
     chart.get_by_label("zoom in").click()
@@ -184,7 +190,7 @@ def test_the_error_axis_holds_half_of_each_curve_or_the_view(chart: Any, curves:
     assert min(ends) - 1 < ticks()[0] < ticks()[-1] < max(ends) + 1
 
 
-def test_reported_errors_are_marked_and_told(chart: Any) -> None:
+def test_reported_errors_are_marked(chart: Any) -> None:
     (mark,) = chart.locator(".medians path.end").evaluate_all(
         "all => all.map(one => one.getCTM()).map(at => [at.e, at.f])"
     )[:1]
@@ -193,22 +199,6 @@ def test_reported_errors_are_marked_and_told(chart: Any) -> None:
     )
     assert mark[0] == pytest.approx(frame[0] + frame[2])
     assert (frame[1] + frame[3] - mark[1]) / frame[3] == pytest.approx(6.58 / 60, rel=0.01)  # of an axis to 60 %
-    assert "3 runs, reported 6.58\u00a0%" in chart.locator(".legend").text_content()
-
-
-def test_what_is_cut_off_is_said(chart: Any, curves: tuple[Curve, ...]) -> None:
-    highest = max(error for curve in curves for run in curve.runs for _, error in run.points("test_error"))
-    assert chart.locator("p.note").text_content() == f"Cut off above: test errors up to {highest:.3g} %."
-    chart.get_by_label("errors to 100 %").check()
-    assert chart.locator("p.note").text_content() == ""
-
-
-def test_the_slider_takes_the_view_along(chart: Any) -> None:
-    to_value(chart, "input", 100)
-    chart.get_by_label("zoom in").press("Enter")
-    to_value(chart, "input", 600)
-    low, high = view(chart)
-    assert low < 60_100 <= high
 
 
 def test_epochs_are_the_recipes(chart: Any) -> None:
@@ -239,8 +229,9 @@ def test_print_draws_charts_that_were_never_in_view(open_page: Callable[..., Any
 
 
 def test_curves_differ_from_the_background_in_both_schemes(open_page: Callable[..., Any], file: Path) -> None:
+    page = open_page(file)
     for scheme, is_dark in (("light", False), ("dark", True)):
-        page = open_page(file, color_scheme=scheme)
+        page.emulate_media(color_scheme=scheme)
         *colours, background = page.locator("figure.chart").first.evaluate(
             "f => ['c0', 'c1', 'c2', 'c3', 'c4', 'c5', 'c6', 'c7', 'chart-back'].map("
             "name => getComputedStyle(f).getPropertyValue(`--${name}`))"

@@ -12,8 +12,10 @@ import pytest
 import paperbench
 from paperbench.errors import PaperbenchError
 from paperbench.report.curves import notes_on, thinned
+from paperbench.runs.record import Record
 from paperbench.specs.table import Table
 from tests.compare.judging import COPY, record, records
+from tests.golden import assert_golden
 from tests.report.stores import history_of, make_store
 
 
@@ -64,79 +66,81 @@ def test_the_median_of_prefixes_ends_with_the_shortest(judged: paperbench.Judged
     assert _median_at(judged, "preact/resnet164", 4_100) == -1.0
 
 
-def test_figures_have_the_papers_panels(judged: paperbench.JudgedTable) -> None:
-    left, right = judged.panels("fig6")
-    assert (left.title, left.labels) == ("ResNet-110", ["original Residual Unit", "BN after addition"])
-    assert (right.title, right.labels) == ("ResNet-164", ["full pre-activation"])
+def test_unknown_figure_is_refused(judged: paperbench.JudgedTable) -> None:
     with pytest.raises(PaperbenchError, match="no figure 'fig7'"):
         judged.panels("fig7")
 
 
-def test_epochs_are_those_of_50_000_images(judged: paperbench.JudgedTable) -> None:
-    assert judged.curves()[0].epochs(64_000) == pytest.approx(163.84)
+def test_smoothed_losses_are_called_so(judged: paperbench.JudgedTable, table2: Table) -> None:
+    curve, smooth = judged.curves()[0], record(table2, "original/resnet110", 6.0, recipe={"label_smoothing": 0.1})
+    assert replace(curve, runs=(replace(curve.runs[0], record=smooth),)).state == "1 run; smoothed loss"
 
 
-def test_a_single_curve_of_a_row_is_named_after_its_column(tables: dict[str, Table], tmp_path: Path) -> None:
-    make_store(tmp_path, [record(tables["table3"], "cifar100_resnet164/preact", 24.0)])
-    (panel,) = paperbench.load_table("table3").compare(tmp_path).panels()
-    assert (panel.title, panel.labels) == ("ResNet-164, CIFAR-100", ["pre-activation unit"])
+def printed(judged: paperbench.JudgedTable, figure: str | None = None) -> list[str]:
+    """Return panels with the labels, states and cells of their curves, what is not in them, and the notes."""
+    panels = judged.panels(figure)
+    lines, drawn = list[str](), {curve.name for panel in panels for curve in panel.curves}
+    for panel in panels:
+        curves = zip(panel.legend, panel.curves, strict=True)
+        lines += [panel.title, *(f"  {text} ({curve.name}{', a prefix' * curve.is_prefix})" for text, curve in curves)]
+    lines += [f"not drawn again: {curve.name}" for curve in judged.curves() if curve.name not in drawn and not figure]
+    return [*lines, *notes_on([curve for panel in panels for curve in panel.curves], judged.comparison)]
 
 
-def test_rows_of_one_title_are_told_apart_by_their_labels(tables: dict[str, Table], tmp_path: Path) -> None:
-    table1, table5 = tables["table1"], tables["table5"]
+def test_panels(judged: paperbench.JudgedTable, tables: dict[str, Table], tmp_path: Path) -> None:
+    table1, table2, table3, table5 = (tables[f"table{n}"] for n in (1, 2, 3, 5))
     sweep = table1.cell("exclusive_gating_0_to_5/resnet110").settings[1]
-    runs = [record(table1, f"{row}/resnet110", 12.0) for row in ("constant_scaling", "plain", "exclusive_gating_6")]
-    runs.append(record(table1, "exclusive_gating_0_to_5/resnet110", 90.0, setting=sweep.label))
-    runs += [
-        record(table5, cell.id, 21.0) for cell in table5.cells("*/top1") if cell.row.title.startswith("ResNet-152")
-    ]
-    make_store(tmp_path, {run.run: run for run in runs}.values())
-    labels = [paperbench.load_table(table).compare(tmp_path).panels()[0].labels for table in ("table1", "table5")]
-    assert labels == [
-        [
-            *("constant scaling, 0 / 1", "constant scaling, 0.5 / 0.5"),
-            *("exclusive gating, gate_bias=-1", "exclusive gating, init b_g = -6"),
-        ],
-        ["ResNet-152, original Residual Unit", "ResNet-152, pre-act Residual Unit"],  # tested at 224 and 320
-    ]
-
-
-def test_a_training_is_drawn_once_for_two_rows_and_two_errors(tables: dict[str, Table], tmp_path: Path) -> None:
-    make_store(tmp_path, [record(tables["table5"], "original_resnet152/top1", None, iteration=10_000)])
-    judged = paperbench.load_table("table5").compare(tmp_path)
-    assert len(judged.curves()) == 4
-    (panel,) = judged.panels()
-    assert len(panel.curves) == 1
-
-
-def test_a_panel_without_further_runs_is_left_out(tables: dict[str, Table], tmp_path: Path) -> None:
-    table5 = tables["table5"]
-    top1 = {cell.row.id for cell in table5.all_cells} - {c.row.id for c in table5.all_cells if c.column.id == "top5"}
-    rows = ("preact_resnet152", min(top1))
-    make_store(tmp_path, [record(table5, f"{row}/top1", 21.0) for row in rows])
-    (panel,) = paperbench.load_table("table5").compare(tmp_path).panels()
-    assert (panel.title, len(panel.curves)) == ("top-1", 2)
-
-
-def test_state_counts_runs_that_ended_diverged_and_did_not(table2: Table, tmp_path: Path) -> None:
-    cells = {
-        "original/resnet110": [6.5, inf, None, None],
-        "preact/resnet110": [inf],
-        "preact/resnet164": [None],
-        "original/resnet164": [6.0],
+    one_title = [cell.id for cell in table5.cells("*/top1") if cell.row.title.startswith("ResNet-152")]
+    without_top5 = {cell.row.id for cell in table5.all_cells} - {
+        cell.row.id for cell in table5.all_cells if cell.column.id == "top5"
     }
-    for cell, errors in cells.items():
-        make_store(tmp_path, [record(table2, cell, e, seed=s, iteration=900 + s) for s, e in enumerate(errors)])
-    curves = paperbench.load_table("table2").compare(tmp_path).curves()
-    assert {curve.cell.id: curve.state for curve in curves} == {
-        "original/resnet110": "2 runs; 1 diverged; 2 prefixes, to 903",
-        "preact/resnet110": "1 run; diverged at 900",
-        "preact/resnet164": "prefix, to 900",
-        "original/resnet164": "1 run",
+    states = {"original/resnet110": [6.5, inf, None, None], "preact/resnet110": [inf], "preact/resnet164": [None]}
+    stores: dict[str, tuple[Table, list[Record]]] = {
+        "a single curve of a row": (table3, [record(table3, "cifar100_resnet164/preact", 24.0)]),
+        "rows of one title, by labels": (
+            table1,
+            [
+                *(
+                    record(table1, f"{row}/resnet110", 12.0)
+                    for row in ("constant_scaling", "plain", "exclusive_gating_6")
+                ),
+                record(table1, "exclusive_gating_0_to_5/resnet110", 90.0, setting=sweep.label),
+            ],
+        ),
+        "rows of one title, tested at 224 and 320": (
+            table5,
+            list({run.run: run for run in (record(table5, cell, 21.0) for cell in one_title)}.values()),
+        ),
+        "one training of two rows and two errors": (table5, [record(table5, one_title[0], None, iteration=10_000)]),
+        "a panel without further runs": (
+            table5,
+            [record(table5, f"{row}/top1", 21.0) for row in ("preact_resnet152", min(without_top5))],
+        ),
+        "states": (
+            table2,
+            [
+                *(
+                    record(table2, cell, e, seed=s, iteration=900 + s)
+                    for cell in states
+                    for s, e in enumerate(states[cell])
+                ),
+            ],
+        ),
+        "other conditions, and runs not drawn": (
+            table2,
+            [
+                *(record(table2, "original/resnet110", 6.5, precision="bf16", seed=seed) for seed in (0, 1)),
+                *(record(table2, "preact/resnet164", 5.5, precision=precision) for precision in ("fp32", "tf32")),
+                record(table2, "original/resnet110", 6.5),
+                record(table2, "preact/resnet110", 6.3, data=COPY),
+            ],
+        ),
     }
-    assert [curve.cell.id for curve in curves if curve.is_prefix] == ["preact/resnet164"]
-    smooth = record(table2, "original/resnet164", 6.0, recipe={"label_smoothing": 0.1})
-    assert replace(curves[0], runs=(replace(curves[0].runs[0], record=smooth),)).state == "1 run; smoothed loss"
+    lines = ["figure 6", *printed(judged, "fig6"), "table 2", *printed(judged)]
+    for number, (name, (table, runs)) in enumerate(stores.items()):
+        make_store(tmp_path / str(number), runs)
+        lines += ["", name, *printed(paperbench.load_table(table.id).compare(tmp_path / str(number)))]
+    assert_golden("curve_panels", "\n".join(lines))
 
 
 def test_limits_show_where_nets_end_and_no_explosion(judged: paperbench.JudgedTable) -> None:
@@ -179,29 +183,6 @@ def test_batches_of_64_make_shorter_epochs_of_one_axis(tables: dict[str, Table],
     last = max(line.iteration for curve in panel.curves for run in curve.runs for line in run.lines)
     assert panel.extent("iterations") == last
     assert panel.extent("epochs") == pytest.approx(last * 64 / 50_000, rel=1e-4)  # 200, not 400
-
-
-def test_notes_tell_other_conditions_and_runs_not_drawn(table2: Table, tmp_path: Path) -> None:
-    original = record(table2, "original/resnet110", 6.5)
-    others = [record(table2, "original/resnet110", 6.5, precision="bf16", seed=seed) for seed in (0, 1)]
-    elsewhere = [record(table2, "preact/resnet164", 5.5, precision=one) for one in ("fp32", "tf32")]
-    make_store(tmp_path, [original, *others, record(table2, "preact/resnet110", 6.3, data=COPY), *elsewhere])
-    judged = paperbench.load_table("table2").compare(tmp_path)
-    notes = notes_on(judged.panels()[0].curves, judged.comparison)
-    assert (
-        "Conditions differ: CIFAR-10, fp32, numerics 1 (original/resnet110); CIFAR-10 (some copy), fp32, numerics 1 "
-        "(preact/resnet110)." in notes
-    )
-    assert "Not drawn: 2 runs of these nets in other precision, versions or data." in notes
-
-
-def test_runs_of_two_columns_or_rows_are_drawn_once(tables: dict[str, Table], tmp_path: Path) -> None:
-    cells = [f"{row}/{column}" for row in ("original_resnet152", "preact_resnet152") for column in ("top1", "top5")]
-    make_store(tmp_path, [record(tables["table5"], cell, 21.0) for cell in cells[::2]])
-    judged = paperbench.load_table("table5").compare(tmp_path)
-    assert set(cells) < {curve.cell.id for curve in judged.curves()}
-    (panel,) = judged.panels()
-    assert [curve.cell.id for curve in panel.curves] == ["original_resnet152_224/top1", "preact_resnet152/top1"]
 
 
 def test_long_histories_are_thinned_at_equal_iterations(table2: Table) -> None:

@@ -27,8 +27,12 @@ FORMULA = DataFacts("=1+1", "nowhere", True, "a" * 64)
 
 
 @pytest.fixture(scope="module")
-def judged(table2: Table, tmp_path_factory: pytest.TempPathFactory) -> paperbench.JudgedTable:
-    root = tmp_path_factory.mktemp("results")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("results")
+
+
+@pytest.fixture(scope="module")
+def judged(table2: Table, root: Path) -> paperbench.JudgedTable:
     make_store(
         root,
         [
@@ -78,7 +82,7 @@ def test_published_failures_are_a_flag_beside_numbers(tmp_path: Path) -> None:
     assert of(frame, cell="original/resnet110")[["published", "published_fails"]].values.tolist() == [[6.61, False]]
 
 
-def test_runs_have_the_values_of_the_csv_and_their_records(judged: paperbench.JudgedTable) -> None:
+def test_runs_have_the_values_of_the_csv_and_their_records(judged: paperbench.JudgedTable, root: Path) -> None:
     frame = judged.runs()
     lines = [line for line in csv.DictReader(io.StringIO(judged.render("csv"))) if line["run"]]
     assert len(frame) == len(lines) == 10
@@ -88,7 +92,7 @@ def test_runs_have_the_values_of_the_csv_and_their_records(judged: paperbench.Ju
         for column in ("group", "seed", "iteration", "error", "median"):
             assert same(row[column], float(line[column]) if line[column] else None), column
         assert (row["counted"], row["canonical"]) == (line["counted"] == "true", line["canonical"] == "true")
-        written = json.loads((judged._store.directory(row["run"]).path / "record.json").read_text())
+        written = json.loads((root / "runs" / row["run"] / "record.json").read_text())
         result = written["result"] or {}
         assert same(row["test_loss"], result.get("test_loss"))
         assert same(row["best_test_error"], result.get("best_test_error"))
@@ -97,12 +101,12 @@ def test_runs_have_the_values_of_the_csv_and_their_records(judged: paperbench.Ju
         assert row["torch"] == written["sessions"][0]["environment"]["torch"]
 
 
-def test_histories_have_the_values_of_the_files(judged: paperbench.JudgedTable) -> None:
+def test_histories_have_the_values_of_the_files(judged: paperbench.JudgedTable, root: Path) -> None:
     frame = judged.histories()
     shown = of(judged.runs(), group=1)
     assert set(frame["run"]) == set(shown["run"])
     for run in shown["run"]:
-        file = judged._store.directory(run).path / "history.jsonl"
+        file = root / "runs" / run / "history.jsonl"
         lines = [json.loads(line) for line in file.read_text().splitlines()]
         rows = of(frame, run=run).to_dict("records")
         assert len(rows) == len(lines)

@@ -12,7 +12,6 @@ from paperbench.report.report import Report
 from paperbench.specs.table import Table
 from tests.compare.judging import compared, record, records
 from tests.golden import assert_golden
-from tests.report.conftest import SWEEP
 
 
 def suites(comparison: Comparison, requirement: Requirement = "no difference") -> tuple[Element, Element]:
@@ -30,83 +29,69 @@ def suites(comparison: Comparison, requirement: Requirement = "no difference") -
     return cells, claims
 
 
-def cases(comparison: Comparison, requirement: Requirement = "no difference") -> dict[str, Element]:
-    """Return the test cases of cells and claims by name."""
-    found = [case for suite in suites(comparison, requirement) for case in suite.findall("testcase")]
-    assert len({case.get("name") for case in found}) == len(found)
-    return {case.get("name", ""): case for case in found}
-
-
 def outcome(case: Element) -> str:
     (bad,) = [e.tag for e in case if e.tag in ("failure", "skipped", "error")] or ["passed"]
     return bad
 
 
-def outcomes(comparison: Comparison, requirement: Requirement = "no difference") -> dict[str, str]:
-    return {name: outcome(case) for name, case in cases(comparison, requirement).items()}
-
-
-def message(case: Element) -> str:
-    return str(case.find(outcome(case)).get("message"))  # type: ignore[union-attr]
-
-
-def text_of(case: Element) -> str:
-    return "".join(case.itertext())
-
-
-def properties(element: Element) -> list[tuple[str | None, str | None]]:
-    return [(p.get("name"), p.get("value")) for p in element.findall("properties/property")]
-
-
-def test_outcomes_follow_from_verdicts_and_standings(numbers: Comparison, failing: Comparison) -> None:
-    found = outcomes(numbers)
-    for cell in numbers.cells:
-        expected = "failure" if cell.differs else "passed" if cell.verdict == "reproduced" else "skipped"
-        assert found[cell.id] == expected
-    assert found["preact/resnet110"] == "skipped", "worse, but for Holm's correction"
-    expected_of = {"supported": "passed", "contradicted": "failure"}
-    for claim in numbers.claims:
-        assert found[claim.claim.id] == expected_of.get(claim.standing, "skipped")
-    assert (found["bn_after_addition_worse_110"], found["bn_after_addition_worse_164"]) == ("passed", "failure")
-    by_rule = {name.partition("/")[0]: found for name, found in outcomes(failing).items()}
-    assert by_rule["plain"] == by_rule["exclusive_gating_0_to_5"] == "passed"
-    assert by_rule["constant_scaling_unscaled"] == by_rule["conv_shortcut"] == "failure"
-    assert by_rule["dropout_shortcut"] == "skipped"
+def printed(case: Element) -> str:
+    """Return a case in a line: outcome, name, message, properties and what the runs gave."""
+    found = case.find(outcome(case))
+    facts = [f"{p.get('name')}={p.get('value')}" for p in case.findall("properties/property")]
+    said = "" if found is None else f"{found.get('message')}; {' '.join((found.text or '').split())}"
+    return f"{outcome(case)}: {case.get('classname')} {case.get('name')}: {said} [{', '.join(facts)}]"
 
 
 def test_cases_have_reasons_numbers_and_runs(shared: Comparison) -> None:
     assert_golden("junit", junit.render(Report(shared)).replace(f'"{__version__}"', '"VERSION"'))
 
 
-def test_better_cell_with_failing_runs_is_skipped(table1: Table) -> None:
-    comparison = compared(table1, *records(table1, "plain/resnet110", (12.0, 12.1, 12.2, 90.0, 90.0)))
-    case = cases(comparison)["plain/resnet110"]
-    assert outcome(case) == "skipped"
-    assert message(case).startswith("better: 2 of 5 failed")
-    assert "the runs disagree" in message(case)
-
-
-def test_properties_are_of_the_counted_runs(
-    numbers: Comparison, more_numbers: Comparison, more_failing: Comparison
+def test_outcomes(
+    tables: dict[str, Table],
+    table1: Table,
+    table2: Table,
+    numbers: Comparison,
+    failing: Comparison,
+    more_numbers: Comparison,
+    more_failing: Comparison,
 ) -> None:
-    case = cases(more_numbers)["original/resnet110"]
-    assert {("median", "6.60"), ("n", "5"), ("failed", "0 of 5")} <= set(properties(case))
-    assert "6.71, 6.60; not counted: seed 5: 9.00, 9.00" in text_of(case)
-    gating = dict(properties(cases(more_failing)[SWEEP]))
-    assert gating["failed"] == "30 of 30"
-    assert "median" not in gating
-    running = cases(numbers)["relu_before_addition/resnet164"]
-    assert "6.10, 6.20; seed 2 is at iteration 1,000" in text_of(running)
-    assert ("n", "2") in properties(running)
+    table3, table4 = tables["table3"], tables["table4"]
+    on_request = record(table4, "resnet1202/cifar10", None)
+    smoke = record(table2, "preact/resnet110", 9.0, profile="smoke")
+    disagreeing = records(table1, "plain/resnet110", (12.0, 12.1, 12.2, 90.0, 90.0))
+    judged = {
+        "numbers": numbers,
+        "failing": failing,
+        "more runs than planned": more_numbers,
+        "more runs of a sweep than planned": more_failing,
+        "runs that disagree": compared(table1, *disagreeing),
+        "a contradicted claim of a reduced profile": replace(numbers, profile="smoke"),
+        "a reduced profile": compared(table2, smoke, profile="smoke"),
+        "a cell on request that has begun": compared(table4, on_request, on_request=True),
+    }
+    required = {
+        "all required, one unprinted": compared(table3, on_request=True),
+        "all required, one on request": compared(table4, on_request=True),
+        "all required, one on request that has begun": compared(table4, on_request, on_request=True),
+    }
+    lines: list[str] = []
+    for name, comparison in (judged | required).items():
+        cells, claims = suites(comparison, "reproduced" if name in required else "no difference")
+        found = [printed(case) for case in (*cells.iter("testcase"), *claims.iter("testcase"))]
+        assert len(found) == len(comparison.cells) + len(comparison.claims)
+        lines += [f"{name}:", *(f"  {line}" for line in found if f"  {line}" not in lines)]
+    assert_golden("junit_outcomes", "\n".join(lines))
 
 
-def test_contradicted_claim_of_a_reduced_profile_is_no_failure(numbers: Comparison) -> None:
-    _, claims = suites(replace(numbers, profile="smoke"))
-    by_name = {case.get("name"): case for case in claims.findall("testcase")}
-    assert message(by_name["bn_after_addition_worse_164"]).startswith(
-        "contradicted: profile smoke trains other nets or data"
-    )
-    assert {outcome(case) for case in by_name.values()} == {"passed", "skipped"}
+def test_outcomes_follow_from_verdicts_and_standings(numbers: Comparison) -> None:
+    found = {case.get("name"): outcome(case) for suite in suites(numbers) for case in suite.findall("testcase")}
+    for cell in numbers.cells:
+        assert found[cell.id] == (
+            "failure" if cell.differs else "passed" if cell.verdict == "reproduced" else "skipped"
+        )
+    expected_of = {"supported": "passed", "contradicted": "failure"}
+    for claim in numbers.claims:
+        assert found[claim.claim.id] == expected_of.get(claim.standing, "skipped")
 
 
 def test_cells_fail_exactly_if_the_exit_status_is_1(
@@ -125,35 +110,12 @@ def test_cells_fail_exactly_if_the_exit_status_is_1(
             assert (cells.get("failures") == "0") == comparison.holds(requirement)
 
 
-def test_unprinted_and_unrequested_cells_are_not_required(
-    tables: dict[str, Table],
-) -> None:
-    found = outcomes(compared(tables["table3"], on_request=True), "reproduced")
-    assert found["cifar10_resnet164_no_warm_up/preact"] == "skipped"
-    assert found["cifar10_resnet164/preact"] == "failure"
-    table4, on_request = tables["table4"], "resnet1202/cifar10"
-    of_table4 = cases(compared(table4, on_request=True), "reproduced")
-    assert message(of_table4[on_request]) == "not run: run on request only"
-    assert outcome(of_table4["preact_resnet164/cifar10"]) == "failure"
-    begun = compared(table4, record(table4, on_request, None), on_request=True)
-    assert outcomes(begun, "reproduced")[on_request] == "failure"
-    assert outcomes(begun)[on_request] == "skipped"
-
-
-def test_names_contain_table_and_profile(table2: Table) -> None:
-    comparison = compared(table2, record(table2, "preact/resnet110", 9.0, profile="smoke"), profile="smoke")
-    assert {case.get("classname") for case in cases(comparison).values()} == {"paperbench.table2.smoke"}
-    assert [suite.get("name") for suite in suites(comparison)] == [
-        "paperbench.table2.smoke cells",
-        "paperbench.table2.smoke claims",
-    ]
-
-
 def test_characters_not_allowed_in_xml_are_replaced(table2: Table) -> None:
     nasty = "".join(map(chr, range(32))) + "\x7f\ud800\udfff\ufffe\uffff <&>\"' ]]> é † 中 \U0001f600"
     comparison = compared(table2)
     first, *others = comparison.cells
     edited = replace(first, reason=nasty)
-    text = message(cases(replace(comparison, cells=(edited, *others)))[first.id]).removeprefix("not run: ")
+    cells, _ = suites(replace(comparison, cells=(edited, *others)))
+    text = next(skipped.get("message", "") for skipped in cells.iter("skipped")).removeprefix("not run: ")
     assert text.replace("\ufffd", "") == "\t\n\r\x7f <&>\"' ]]> é † 中 \U0001f600"
     assert text.count("\ufffd") == 29 + 4  # control characters but three, two surrogates, two that are no characters

@@ -20,9 +20,11 @@ import html5lib
 import pytest
 
 import paperbench
+from paperbench import __version__
 from paperbench.runs.external import write_external
 from paperbench.specs.table import Table, load_table
 from tests.compare.judging import COPY, external, record, records
+from tests.golden import assert_golden
 from tests.helpers import a_session, change_yaml, copy_of_specs
 from tests.report.conftest import SWEEP
 from tests.report.stores import make_store
@@ -48,10 +50,27 @@ def rows_of(document: Element, caption: str) -> list[list[str]]:
 
 def words_of(document: Element) -> str:
     """Return all text of a page but scripts and styles."""
-    for parent in list(document.iter()):
-        for child in [c for c in parent if c.tag in ("script", "style")]:
-            parent.remove(child)
-    return text_of(document)
+    return text_of(without(document, "script", "style"))
+
+
+def without(document: Element, *tags: str) -> Element:
+    """Take elements out of a page, not the text after them."""
+    for one in document.iter():
+        if one.tag in tags:
+            tail = one.tail
+            one.clear()
+            one.tail = tail
+    return document
+
+
+def printed(document: Element) -> str:
+    """Return the text of a page but records and drawn units, a row of a table in a line."""
+    for row in without(document, "script", "style", "pre", "figure").iter("tr"):
+        cells = " | ".join(map(text_of, row))
+        row.clear()
+        row.text, row.tail = cells, "\n"
+    lines = (" ".join(line.split()) for line in "".join(document.itertext()).splitlines())
+    return "\n".join(filter(None, lines))
 
 
 @pytest.fixture(scope="module")
@@ -84,60 +103,15 @@ def document(html: str) -> Element:
     return parsed(html)
 
 
-def test_the_table_has_our_numbers_and_verdicts(document: Element) -> None:
-    above, header, *rows = rows_of(document, "Table 2 of arXiv:1603.05027")
-    assert above == ["case", "Fig.", "ResNet-110", "ResNet-164"]
-    assert header == ["paper", "ours", "verdict"] * 2
-    found = {row[0]: row[2:] for row in rows}
-    assert found["original Residual Unit"] == ["6.61", "6.60 (-0.01)", "✓ reproduced", "5.93", "-", "○ not run"]
-    assert found["BN after addition"] == [
-        *("8.17", "10.02 (+1.85)", "▲ worse"),
-        *("6.50", "5.08 (-1.42)", "▼ better"),
-    ]
-    assert found["ReLU-only pre-activation"][2].startswith("≠ not comparable")
-    assert found["ReLU-only pre-activation"][4] == "(at 1,000)"
+def test_text_of_the_page(document: Element) -> None:
+    assert_golden("page", printed(document).replace(f"Made by paperbench {__version__}", "Made by paperbench"))
 
 
-def test_the_head_counts_verdicts_and_claims(document: Element, root: Path) -> None:
-    judged = paperbench.load_table("table2").compare(root).document
-    (lead,) = [p for p in document.iter("p") if p.get("class") == "lead"]
-    assert "Of 10 cells, 1 reproduced, 1 worse, 1 better, 2 underpowered, 1 not comparable, 4 not run" in text_of(lead)
-    standings = Counter(claim.standing for claim in judged.claims)
-    assert all(f"{n} {standing}" in text_of(lead).partition("claims, ")[2] for standing, n in standings.items())
-    assert text_of(lead).endswith(
-        "; 1 cell judged by external results alone; our runs were trained on CIFAR-10 and CIFAR-10 (some copy)."
-    )
-
-
-def test_drawn_intervals_lie_where_their_numbers_say(document: Element, root: Path) -> None:
-    judged = paperbench.load_table("table2").compare(root).document
-    expected = {cell.id: cell.interval for cell in judged.cells if cell.interval}
+def test_intervals_are_drawn_beside_the_cells_that_have_one(document: Element, root: Path) -> None:
+    tested = {cell.id for cell in paperbench.load_table("table2").compare(root).document.cells if cell.interval}
     (table,) = [one for one in document.iter("table") if text_of(one.find("caption")).startswith("Errors")]
-    drawn = {text_of(row[0]): svg for row in table.find("tbody") for svg in row.iter(f"{SVG}svg")}
-    ticks = {text_of(text): float(text.get("x")) for text in table.find("thead").iter(f"{SVG}text")}
-    assert drawn.keys() == expected.keys() >= {"original/resnet110", "bn_after_addition/resnet110"}
-    for cell, svg in drawn.items():
-        band, zero = svg.find(f"{SVG}rect"), float(re.match(r"M([\d.]+) 0v", svg.find(f"{SVG}path").get("d"))[1])
-        per_point = (float(band.get("x")) + float(band.get("width")) - zero) / 0.5  # the tolerance
-        low, high = map(float, re.match(r"M([\d.]+) [\d.]+H([\d.]+)", svg.findall(f"{SVG}path")[1].get("d")).groups())
-        interval = expected[cell]
-        assert ticks["+1"] - ticks["0"] == pytest.approx(per_point, abs=0.2)
-        assert [(low - zero) / per_point, (high - zero) / per_point] == pytest.approx(
-            [interval.low, interval.high], abs=0.02
-        )
-
-
-def test_every_claim_has_standing_section_and_evidence_or_reason(document: Element, root: Path) -> None:
-    claims = paperbench.load_table("table2").compare(root).claims
-    (listed,) = [one for one in document.iter("ul") if one.get("class") == "claims"]
-    texts = {claim_id: text_of(item) for item in listed for claim_id in re.findall(r"; (\w+)\)", text_of(item))}
-    assert texts.keys() == {claim.claim.id for claim in claims}
-    for claim in claims:
-        evidence = (claim.test, claim.reason, *claim.findings) if claim.findings else re.split(": |, ", claim.reason)
-        parts = (claim.standing, claim.claim.says, claim.claim.section, *evidence)
-        assert all(part in texts[claim.claim.id] for part in parts)
-    reasons = {claim.reason.partition("own:")[0] for claim in claims if not claim.findings}
-    assert len(listed) == sum(bool(claim.findings) for claim in claims) + len(reasons)
+    drawn = [text_of(row[0]) for row in table.find("tbody") for svg in row.iter(f"{SVG}svg")]
+    assert (set(drawn), len(drawn)) == (tested, 3)
 
 
 def test_numbers_of_figures_lead_to_the_drawings_of_units(document: Element) -> None:
@@ -150,37 +124,21 @@ def test_numbers_of_figures_lead_to_the_drawings_of_units(document: Element) -> 
 def test_a_table_does_not_repeat_the_curves_and_runs_of_an_earlier_one(table2: Table, tmp_path: Path) -> None:
     cells = ("original/resnet110", "preact/resnet110")
     make_store(tmp_path, [one for cell in cells for one in records(table2, cell, (6.6, 6.5))])
-    document = parsed(paperbench.make_page("table2", "table3", results=tmp_path).html)
+    document = parsed(paperbench.make_page("table2", "table3", "table4", results=tmp_path).html)
     charts = [one for one in document.iter("figure") if one.get("class") == "chart"]
     assert [text_of(one.find("figcaption")) for one in charts] == ["ResNet-110"]
-    assert len(rows_of(document, "Every run")) == 1 + 4
+    assert len(rows_of(document, "Every")) == 1 + 4
     words = words_of(document)
     assert "ResNet-110, CIFAR-10: see the curves of Table 2, profile paper, which have the same runs." in words
-    assert "4 runs are among the runs of Table 2, profile paper." in words
+    assert re.findall(r"(\d) runs are among the runs of Table (\d)", words) == [("4", "2"), ("2", "2")]
 
 
 def test_every_run_is_listed_with_its_record(document: Element, root: Path) -> None:
     files = sorted((root / "runs").glob("*/record.json"))
     _, *rows = rows_of(document, "Every run")
     assert sorted(row[0] for row in rows) == [file.parent.name for file in files]
-    assert {tuple(row[3:8]) for row in rows if row[0].endswith("-s2")} == {
-        ("fp32", "finished", "6.49", "64,000", "0.2"),
-        ("fp32", "finished", "10.02", "64,000", "0.2"),
-        ("fp32", "finished", "5.12", "64,000", "0.2"),
-        ("fp32", "diverged", "-", "20,000", "0.2"),
-        ("fp32", "finished", "9.20", "64,000", "0.2"),
-    }
     shown = {pre.get("id"): json.loads("".join(pre.itertext())) for pre in document.iter("pre")}
     assert shown == {f"record-{file.parent.name}": json.loads(file.read_text()) for file in files}
-
-
-def test_external_results_deviations_and_commands_are_shown(document: Element) -> None:
-    words = words_of(document)
-    assert "preact/resnet164: 5.50 (+0.04), n=1, reported by =a lab" in words
-    assert "original/resnet110: CIFAR-10, bf16, numerics 1: 6.70" in words
-    assert "framework: Caffe" in words
-    commands = [text_of(term) for term in document.iter("dt") if text_of(term).startswith("paperbench")]
-    assert commands == ["paperbench run table2", "paperbench compare table2", "paperbench verify --rerun 1"]
 
 
 def test_the_papers_units_are_drawn_with_their_titles(document: Element) -> None:
@@ -347,7 +305,8 @@ def file(html: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_no_serious_problem(file: Path, open_page: Callable[..., Any], scheme: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe
     page = open_page(file, color_scheme=scheme, bypass_csp=True)  # axe is a script of its own
@@ -398,3 +357,5 @@ def test_a_page_of_fifty_runs_is_below_two_megabytes(table2: Table, tmp_path: Pa
     page = paperbench.make_page("table2", results=tmp_path)
     assert page.html.count('<pre id="record-') == 50
     assert len(page.html.encode()) < 2_000_000
+    charts = re.findall(r'<script type="application/json">(.*?)</script>', page.html)
+    assert sum(map(len, charts)) < 350_000

@@ -122,7 +122,7 @@ def index_images(
     with _originals(archives, published) as originals, _partial(path) as partial:
         source = originals if originals and archives and archives.samefile(root) else root
         total = None if accepts_subset else published.train + published.test
-        layout, lines, unusable = _collect(source, published.classes, partial, stream, threads, total=total)
+        layout, lines, unusable = _collect(source, published, partial, stream, threads, total=total)
         foreign = listed("files that are not ImageNet's", layout.foreign)
         if not unusable and not lines:
             raise ImagesError("\n".join([f"{root} has no images of ImageNet in its {layout.title}.", *foreign]))
@@ -243,7 +243,7 @@ def _earlier(path: Path) -> tuple[dict[bytes, bytes], str | None]:
 
 def _collect(
     root: Path,
-    classes: Sequence[str],
+    published: Published,
     partial: _Partial,
     stream: TextIO,
     threads: int,
@@ -260,7 +260,7 @@ def _collect(
     Returns:
         The layout, the sorted lines of all usable images, and the names of the others with the reasons.
     """
-    layout = find_layout(root, classes)
+    layout = find_layout(root, published.classes, published.test_per_class)
     lines, new, unusable = [], list[bytes](), list[str]()
     flushed = time.monotonic()
 
@@ -268,8 +268,6 @@ def _collect(
         path = root / image.path
         try:
             status = path.stat()
-            if image.offset + image.length > status.st_size:
-                raise OSError("it has just become shorter")
             place = format_place(image.path, image.offset, image.length, status)
             if is_new := (sha256 := partial.known.pop(place, None)) is None:
                 data = read_image(path, image.offset, image.length)
@@ -394,7 +392,7 @@ def _compare(
     """Compare the images with those of the archives."""
     with _partial(data / "imagenet.archives") as partial:
         _, original, unreadable = _collect(
-            originals, published.classes, partial, stream, threads, total=len(lines), decodes=False
+            originals, published, partial, stream, threads, total=len(lines), decodes=False
         )
         if unreadable:
             raise ImagesError(*listed("unreadable images", unreadable))

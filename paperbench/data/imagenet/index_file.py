@@ -44,7 +44,6 @@ KEY_LENGTH, PATH = 75, 134
 _LINE = re.compile(
     rb"((test |train) (\d{4}) ([0-9a-f]{64})) ((\d{13}) (\d{10}) (\d{13}) (\d{18}) ([ -~]+)\n)"  # key and place
 )
-_LINES_AT_ONCE = 50_000
 _CHECKSUM = b"sha256 %s\n"
 _KEPT = "".join(sorted(set(string.printable) - set(string.whitespace) - {"%"})) + " "
 """Characters that are not escaped in paths."""
@@ -165,11 +164,12 @@ def format_line(split: str, label: int, sha256: bytes, place: bytes) -> bytes:
     return b"%-5s %04d %s %s" % (split.encode(), label, sha256.hex().encode(), place)
 
 
-def parse(lines: Iterable[bytes], root: Path) -> Images:
+def parse(lines: Iterable[bytes], root: Path, at_once: int = 50_000) -> Images:
     """Return what sorted lines say.
 
     Args:
         root: Directory of the containers.
+        at_once: Lines that are in memory as text.
 
     Raises:
         ValueError: A line is not as this module writes it, or out of order.
@@ -177,7 +177,7 @@ def parse(lines: Iterable[bytes], root: Path) -> Images:
     parts, last = [], b""
     paths: dict[bytes, int] = {}
     lines = iter(lines)
-    while some := list(islice(lines, _LINES_AT_ONCE)):
+    while some := list(islice(lines, at_once)):
         found = [match.groups() for line in some if (match := _LINE.fullmatch(line))]
         if len(found) < len(some):
             raise ValueError("a line is damaged")

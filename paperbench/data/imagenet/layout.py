@@ -29,7 +29,6 @@ _COMPANION_SUFFIXES = (".cls", ".json", ".txt")
 _SYNSET = re.compile(r"n\d{8}")
 _NAMED = re.compile(r"^n\d{8}|(?<=_)n\d{8}(?=\.[^.]*$)")
 """A synset at the beginning of an image's name, or, as in Hugging Face's, at its end."""
-_TEST_IMAGES_PER_CLASS = 50
 
 _BASES = ("", "Data/CLS-LOC", "ILSVRC/Data/CLS-LOC", "data")
 """Where the images are in what people unpack or download."""
@@ -82,6 +81,7 @@ class Layout:
     _sources: Sequence[_Source]
     _labels: Mapping[str, int]
     """Labels of flat validation images."""
+    _test_images: int
     foreign: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
 
@@ -108,7 +108,7 @@ class Layout:
                     seen.add(key)
                 yield image
             if seen is not None:
-                unseen = _gaps(seen, _TEST_IMAGES_PER_CLASS * len(self._ranks))
+                unseen = _gaps(seen, self._test_images)
             unseen.difference_update([image_key(PurePosixPath(path).name) for path in self.missing])
             self.missing += sorted(unseen)
 
@@ -210,11 +210,12 @@ def _gaps(keys: set[str], total: int) -> set[str]:
     return expected - keys if keys <= expected and 10 * len(keys) >= 9 * total else set()
 
 
-def find_layout(root: Path, classes: Sequence[str]) -> Layout:
+def find_layout(root: Path, classes: Sequence[str], test_per_class: int = 50) -> Layout:
     """Return the layout of a directory, or of directories in it. The training or the test set may be absent.
 
     Args:
         classes: Names of the classes by label.
+        test_per_class: Test images of each class of a complete set.
     """
     ranks = {name: label for label, name in enumerate(classes)}
     entries = scan(root)
@@ -248,7 +249,7 @@ def find_layout(root: Path, classes: Sequence[str]) -> Layout:
     found.sort(key=lambda source: source.split, reverse=True)
     labels = _flat_labels(root, found[-1], ranks)
     title = " and ".join(dict.fromkeys(source.kind for source in found))
-    return Layout(title, root, ranks, found, labels)
+    return Layout(title, root, ranks, found, labels, test_per_class * len(classes))
 
 
 def _sources(root: Path, base: str, ranks: Ranks) -> Iterator[_Source]:

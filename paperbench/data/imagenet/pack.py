@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 import resource
 import shutil
-import sys
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TextIO
 
 from paperbench.errors import PaperbenchError, listing, summarize_error
 from paperbench.files import UNGUARDED, is_leftover, list_directory, open_regular, report_write_errors
@@ -23,7 +22,7 @@ _MAX_FILE_BYTES = 2**40
 _SYNSET = re.compile(r"(?<![A-Za-z0-9])n\d{8}(?!\d)")
 
 
-def pack(source: Path, target: Path, classes: Sequence[str]) -> tuple[int, int]:
+def pack(source: Path, target: Path, classes: Sequence[str], stream: TextIO) -> tuple[int, int]:
     """Write a tar file for each parquet file, with the members `SYNSET/NAME.JPEG` and the images' bytes unchanged.
 
     Tar files that an earlier call has finished are kept. Equal parquet files give equal tar files.
@@ -32,6 +31,7 @@ def pack(source: Path, target: Path, classes: Sequence[str]) -> tuple[int, int]:
         source: Directory of `train-*-of-*.parquet` and `validation-*-of-*.parquet`, or its parent, if it is `data`.
         target: Directory of the tar files; created if it does not exist.
         classes: The synsets by label.
+        stream: Where to print progress.
 
     Returns:
         The numbers of images to train on and to test.
@@ -55,7 +55,7 @@ def pack(source: Path, target: Path, classes: Sequence[str]) -> tuple[int, int]:
         )
     missing, packed = [path for path in files if path not in done], sum(rows[path] for path in done)
     total = sum(rows.values())
-    for path in watched(missing, sys.stderr, "packing", "images", rows.__getitem__, done=packed, total=total):
+    for path in watched(missing, stream, "packing", "images", rows.__getitem__, done=packed, total=total):
         UNGUARDED.write(shards[path], _tar(_images(path, classes)), "OUT")
     train = sum(count for path, count in rows.items() if path.name.startswith("train"))
     return train, total - train

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from paperbench.data.imagenet.batches import BatchPlan, Crops, CropSource
+from paperbench.streams import Clock
 
 _STARVED = 0.05
 """Share of the time that a training may wait for images before that is reported."""
@@ -115,16 +116,24 @@ class CropStream:
     """
 
     def __init__(
-        self, source: CropSource, *, start: int = 0, step: int = 1, threads: int, ahead: int = 2, pinned: bool = False
+        self,
+        source: CropSource,
+        *,
+        start: int = 0,
+        step: int = 1,
+        threads: int,
+        ahead: int = 2,
+        pinned: bool = False,
+        clock: Clock = time.perf_counter,
     ) -> None:
-        self._source, self._next, self._step = source, start, step
+        self._source, self._next, self._step, self._clock = source, start, step, clock
         shape = source.batch_size, source.crop, source.crop, 3
         buffers = 1 + (ahead if threads else 0)
         self._free = [torch.empty(shape, dtype=torch.uint8, pin_memory=pinned) for _ in range(buffers)]
         self._held: list[Tensor] = []
         self._pending: deque[_Batch] = deque()
         self._waited = 0.0
-        self._reported = time.perf_counter(), 0.0, 0.0
+        self._reported = clock(), 0.0, 0.0
         _keep_freed_memory()
         self._crew = _Crew(source, threads)
         self._dismiss = weakref.finalize(self, self._crew.dismiss)
@@ -152,7 +161,7 @@ class CropStream:
             self._plan_batches()
         if not self._pending:
             raise StopIteration
-        began = time.perf_counter()
+        began = self._clock()
         if not self._crew.threads:
             self._crew.tasks.put(None)
             self._crew.work()
@@ -161,7 +170,7 @@ class CropStream:
         self._held = [batch.buffer]
         if batch.errors:
             raise batch.errors[min(batch.errors)]
-        self._waited += time.perf_counter() - began
+        self._waited += self._clock() - began
         return self._source.assemble(batch.plan, batch.pixels)
 
     def close(self) -> None:
@@ -171,19 +180,16 @@ class CropStream:
         self._free.clear()
 
     def advice(self) -> str | None:
-        """Return what would feed a consumer that waits; None if it hardly does, or for less than a minute so far."""
-        return _advice(*self._since_last(), len(self._crew.threads))
-
-    def _since_last(self) -> tuple[float, float, float]:
-        """Return the seconds, those that the consumer waited, and the threads' processor time since the last call.
+        """Return what would feed a consumer that waits; None if it hardly does, or for less than a minute so far.
 
         Less than a minute is counted again at the next call: a fast training asks several times a minute.
         """
-        now = time.perf_counter(), self._waited, self._crew.worked
+        now = self._clock(), self._waited, self._crew.worked
         seconds, waited, worked = (new - old for new, old in zip(now, self._reported, strict=True))
-        if seconds >= _LEAST_SECONDS:
-            self._reported = now
-        return seconds, waited, worked
+        if seconds < _LEAST_SECONDS:
+            return None
+        self._reported = now
+        return advice(seconds, waited, worked, len(self._crew.threads))
 
     def _plan_batches(self) -> None:
         """Order the crops of as many batches as there are free buffers."""
@@ -196,8 +202,9 @@ class CropStream:
             self._next += self._step
 
 
-def _advice(seconds: float, waited: float, worked: float, threads: int) -> str | None:
-    if seconds < _LEAST_SECONDS or waited <= _STARVED * seconds:
+def advice(seconds: float, waited: float, worked: float, threads: int) -> str | None:
+    """Return what would feed a consumer that waited for so long, while threads worked for so long."""
+    if waited <= _STARVED * seconds:
         return None
     cores = math.ceil(worked / max(seconds - waited, 1e-9))
     complaint = f"Data loading limits training, which waits for images {waited / seconds:.0%} of the time."

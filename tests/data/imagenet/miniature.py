@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 import io
 import tarfile
 from collections.abc import Iterable, Sequence
@@ -61,9 +59,9 @@ def examples() -> tuple[Example, ...]:
     return (*train, *test)
 
 
-def encoded(rng: np.random.Generator, kind: str = "RGB") -> bytes:
+def encoded(rng: np.random.Generator, kind: str = "RGB", size: tuple[int, int] | None = None) -> bytes:
     """Return the file of a random image: a JPEG file in Pillow's mode `kind`, one with EXIF rotation, or a PNG file."""
-    width, height = (int(side) for side in rng.integers(70, 140, 2))
+    width, height = size or (int(side) for side in rng.integers(70, 140, 2))
     coarse = Image.fromarray(rng.integers(0, 256, (6, 8, 3), dtype=np.uint8))
     image = coarse.resize((width, height), Image.Resampling.BICUBIC)
     stream, exif = io.BytesIO(), Image.Exif()
@@ -84,52 +82,8 @@ def of(split: str) -> list[Example]:
 def write_folders(root: Path) -> Path:
     """Write `train/SYNSET/*.JPEG` and `val/SYNSET/*.JPEG`."""
     for example in examples():
-        write(root / _part(example) / example.synset / example.name, example.data)
-    return root
-
-
-def write_kaggle(root: Path) -> Path:
-    """Write the layout of Kaggle's archive, with a flat directory of test images."""
-    images, lists = root / "ILSVRC" / "Data" / "CLS-LOC", root / "ILSVRC" / "ImageSets" / "CLS-LOC"
-    for example in examples():
-        folder = example.synset if example.split == "train" else ""
-        write(images / _part(example) / folder / example.name, example.data)
-    write(images / "test" / "ILSVRC2012_test_00000001.JPEG", examples()[0].data)
-    write(root / "ILSVRC" / "Annotations" / "CLS-LOC" / "val" / "ILSVRC2012_val_00000001.xml", b"<annotation/>\n")
-    stems = {split: [example.name.removesuffix(".JPEG") for example in of(split)] for split in ("train", "test")}
-    numbered = {
-        "train_cls.txt": [f"{stem.split('_')[0]}/{stem} {i}" for i, stem in enumerate(stems["train"], start=1)],
-        "val.txt": [f"{stem} {i}" for i, stem in enumerate(stems["test"], start=1)],
-        "test.txt": ["ILSVRC2012_test_00000001 1"],
-    }
-    for name, lines in numbered.items():
-        write(lists / name, "".join(f"{line}\n" for line in lines).encode())
-    for split, name in (("train", "LOC_train_solution.csv"), ("test", "LOC_val_solution.csv")):
-        boxes = [f"{example.synset} 85 1 499 272 " * (1 + (i % 2)) for i, example in enumerate(of(split))]
-        rows = list(zip(stems[split], boxes, strict=True))[::-1]  # Kaggle's are in no order
-        write_csv(root / name, [("ImageId", "PredictionString"), *rows])
-    write_csv(root / "LOC_sample_submission.csv", [("ImageId", "PredictionString"), ("ILSVRC2012_test_00000001", "")])
-    write(root / "LOC_synset_mapping.txt", "".join(f"{synset} a thing\n" for synset in SYNSETS).encode())
-    return root
-
-
-def write_archives(root: Path) -> Path:
-    """Write the three original archives: a tar file of tar files, a flat tar file, and the devkit with its own ids."""
-    by_class = []
-    for synset in SYNSETS:
-        images = [(example.name, example.data) for example in of("train") if example.synset == synset]
-        by_class.append((f"{synset}.tar", tar(images)))
-    write(root / "ILSVRC2012_img_train.tar", tar(by_class))
-    write(root / "ILSVRC2012_img_val.tar", tar((example.name, example.data) for example in of("test")))
-    top = "ILSVRC2012_devkit_t12"
-    truth = "".join(f"{DEVKIT_IDS[example.label]}\n" for example in of("test"))
-    devkit = {
-        "readme.txt": b"...",
-        "data/meta.mat": meta(dict(sorted(zip(DEVKIT_IDS, SYNSETS, strict=True)))),
-        "data/ILSVRC2012_validation_ground_truth.txt": truth.encode(),
-    }
-    members = [(f"{top}/{name}", data) for name, data in devkit.items()]
-    write(root / f"{top}.tar.gz", gzip.compress(tar(members)))
+        part = "train" if example.split == "train" else "val"
+        write(root / part / example.synset / example.name, example.data)
     return root
 
 
@@ -145,18 +99,6 @@ def meta(ids: dict[int, str], *, compress: bool = True) -> bytes:
     stream = io.BytesIO()
     savemat(stream, {"other": np.eye(3), "synsets": synsets}, do_compression=compress)
     return stream.getvalue()
-
-
-def write_shards(root: Path) -> Path:
-    """Write tar files of `SYNSET/*.JPEG`: two of images for training, and one for testing."""
-    train, test = of("train"), of("test")
-    for name, shard in (
-        ("train-00000-of-00002.tar", train[::2]),
-        ("train-00001-of-00002.tar", train[1::2]),
-        ("val-00000-of-00001.tar", test),
-    ):
-        write(root / name, tar((f"{example.synset}/{example.name}", example.data) for example in shard))
-    return root
 
 
 def write_parquet(root: Path, *, rows_per_group: int = 3) -> Path:
@@ -202,12 +144,6 @@ def write(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def write_csv(path: Path, rows: Iterable[Sequence[str]]) -> None:
-    """Write a CSV file."""
-    with path.open("w", newline="") as stream:
-        csv.writer(stream, lineterminator="\n").writerows(rows)
-
-
 def tar(
     files: Iterable[tuple[str, bytes]], form: int = tarfile.PAX_FORMAT, others: Iterable[tarfile.TarInfo] = ()
 ) -> bytes:
@@ -223,5 +159,8 @@ def tar(
     return stream.getvalue()
 
 
-def _part(example: Example) -> str:
-    return "train" if example.split == "train" else "val"
+class Terminal(io.StringIO):
+    """A stream that shows every change of a status line."""
+
+    def isatty(self) -> bool:
+        return True

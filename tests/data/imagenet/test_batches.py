@@ -73,13 +73,6 @@ def test_batches_of_the_dagger_end_with_the_epoch(files: ImageFiles) -> None:
     assert len(crops(files, DAGGER, batch_size=23).plan(3).images) == 23, "no empty batch"
 
 
-def test_every_image_is_in_every_epoch_once(files: ImageFiles) -> None:
-    source = crops(files, DAGGER)
-    for epoch in range(2):
-        drawn = np.concatenate([source.plan(3 * epoch + number).images for number in range(3)])
-        assert sorted(drawn) == list(range(COUNT))
-
-
 def test_imagenet_epoch_of_the_dagger_ends_with_143_images(files: ImageFiles) -> None:
     source = crops(replace(files, labels=np.zeros(1_281_167, np.int64)), DAGGER, batch_size=256)
     for number, size, epoch, place in ((5_004, 143, 0, 5_004 * 256), (5_005, 256, 1, 0)):
@@ -113,22 +106,6 @@ def test_input_is_that_of_the_reference(files: ImageFiles, data: list[bytes], re
         assert levels.mean() < 0.45
 
 
-@pytest.mark.parametrize("recipe", [SCALE, DAGGER], ids=["scale", "dagger"])
-def test_batch_is_a_function_of_seed_and_number(files: ImageFiles, recipe: Recipe) -> None:
-    forwards, backwards = crops(files, recipe), crops(files, recipe)
-    in_order = {number: crops_of(forwards, number) for number in range(4)}
-    for number in (3, 0, 2):
-        again = crops_of(backwards, number)
-        assert torch.equal(again.pixels, in_order[number].pixels)
-        assert torch.equal(again.labels, in_order[number].labels)
-        assert again.colours is not None
-        colours = in_order[number].colours
-        assert colours is not None
-        assert all(map(torch.equal, again.colours, colours))
-    other = crops(files, recipe, seed=2).plan(0)
-    assert not np.array_equal(other.images, forwards.plan(0).images)
-
-
 def test_central_crops_are_all_images_in_order(files: ImageFiles, data: list[bytes]) -> None:
     source = CentralCrops(files, settings_of(DAGGER), Evaluation(64, 80), batch_size=10)
     batches = [crops_of(source, number) for number in range(3)]
@@ -139,14 +116,6 @@ def test_central_crops_are_all_images_in_order(files: ImageFiles, data: list[byt
         pixels = np.asarray(Image.open(io.BytesIO(image)).convert("RGB"), np.float64)
         expected = reference.test_crop(pixels, 64, 80).clip(0, 255)
         assert np.abs(found.numpy() - expected).max() < 0.501
-
-
-def test_index_without_images_is_an_error(files: ImageFiles) -> None:
-    none = replace(files, labels=files.labels[:0])
-    with pytest.raises(PaperbenchError, match="lacks all training or all test images"):
-        crops(none, SCALE)
-    with pytest.raises(PaperbenchError, match="lacks all training or all test images"):
-        CentralCrops(none, settings_of(SCALE), Evaluation(224, 256), batch_size=8)
 
 
 def test_damaged_image_is_named(tmp_path: Path, data: list[bytes]) -> None:

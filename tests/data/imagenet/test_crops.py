@@ -133,15 +133,6 @@ def test_crop_of_320_keeps_every_pixel_of_an_image_of_320(interpolation: Interpo
     assert np.array_equal(found, reference.centre_crop(noise(*size), 320))
 
 
-@pytest.mark.parametrize("size", [PORTRAIT, LANDSCAPE])
-def test_corners_stay_at_corners_in_torch7_only(size: tuple[int, int]) -> None:
-    width, height = size
-    view = View((0, 0, width, height), (224, 224), (0, 0))
-    corners = np.ix_((0, -1), (0, -1))
-    assert np.array_equal(rendered(size, view, 224, "torch_bicubic")[corners], noise(*size)[corners])
-    assert not np.array_equal(rendered(size, view, 224, "bilinear")[corners], noise(*size)[corners])
-
-
 def statistic(counts: npt.NDArray[np.int64]) -> float:
     """Chi-square statistic of equal probabilities, in standard deviations above its mean."""
     expected = counts.sum() / len(counts)

@@ -6,7 +6,6 @@ import gc
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -118,16 +117,6 @@ def test_training_batches_are_those_of_the_loop_after_any_jump(dataset: PhotoDat
     feed.close()
 
 
-def test_asking_twice_for_a_batch_reads_its_images_once(
-    dataset: PhotoDataset, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    feed = feed_of(dataset, recipe)
-    first = feed.choices(0)
-    monkeypatch.setattr(ImageFiles, "read", None)
-    assert all(map(torch.equal, feed.choices(0), first))
-    feed.close()
-
-
 @pytest.mark.parametrize("evaluation", EVALUATIONS.values(), ids=str)
 def test_test_shows_each_image_once_less_the_mean_of_its_crops(
     dataset: PhotoDataset, recipe: Recipe, evaluation: Evaluation
@@ -209,11 +198,12 @@ def lost_from(feed: PhotoFeed, iteration: int) -> int:
     return lost_from(feed, iteration + 1)
 
 
-def test_batch_with_a_lost_image_can_be_made_once_it_is_back(dataset: PhotoDataset, recipe: Recipe) -> None:
+def test_images_are_read_once_and_lost_ones_once_they_are_back(dataset: PhotoDataset, recipe: Recipe) -> None:
     other, feed = feed_of(dataset, recipe), feed_of(dataset, recipe)
-    feed.choices(0)
+    first = feed.choices(0)
     root, away = dataset.train.root, dataset.train.root.with_name("away")
     root.rename(away)
+    assert all(map(torch.equal, feed.choices(0), first))
     lost = lost_from(feed, 1)  # the next ones may have been made
     assert lost_from(feed, lost) == lost
     away.rename(root)
@@ -229,8 +219,3 @@ def test_data_without_training_or_test_images_are_refused_at_once(
     none = dataset.train.select(np.arange(0))
     with pytest.raises(PaperbenchError, match="lacks all training or all test images"):
         feed_of(replace(dataset, **{part: none}), recipe).choices(0)
-
-
-def test_seeds_have_other_batches(dataset: PhotoDataset, recipe: Recipe) -> None:
-    batches = [feed_of(dataset, recipe, seed=seed).choices(0) for seed in range(3)]
-    assert not any(torch.equal(one[0], other[0]) for one, other in pairwise(batches))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,16 +16,9 @@ from paperbench.data.imagenet.build import Published, index_images
 from paperbench.data.imagenet.index import ImageFiles, PhotoDataset
 from paperbench.data.imagenet.pack import pack
 from paperbench.specs.recipe import Evaluation, Photographs
-from tests.data.imagenet.miniature import (
-    SYNSETS,
-    of,
-    write_archives,
-    write_folders,
-    write_kaggle,
-    write_parquet,
-    write_shards,
-)
+from tests.data.imagenet.miniature import SYNSETS, of, write_folders, write_parquet
 from tests.data.imagenet.small_files import crops_of
+from tests.data.imagenet.test_layout import LAYOUTS, write
 
 SCALE = Photographs(decoder="pillow", interpolation="bilinear", crop=48, shorter_side=(53, 100), mean_image_scale=53)
 AREA = Photographs(
@@ -33,12 +27,15 @@ AREA = Photographs(
 
 
 def write_packed(root: Path) -> Path:
-    pack(write_parquet(root / "parquet"), root / "shards", SYNSETS)
+    pack(write_parquet(root / "parquet"), root / "shards", SYNSETS, io.StringIO())
     return root / "shards"
 
 
 NEEDS_PYARROW = pytest.mark.skipif(find_spec("pyarrow") is None, reason="needs pyarrow")
-FORMS = (write_folders, write_kaggle, write_archives, write_shards, pytest.param(write_packed, marks=NEEDS_PYARROW))
+FORMS = (
+    *(partial(write, files=LAYOUTS[form]) for form in ("folders", "Kaggle", "archives, devkit", "shards")),
+    pytest.param(write_packed, marks=NEEDS_PYARROW),
+)
 
 
 def indexed(write: Callable[[Path], Path], directory: Path) -> PhotoDataset:

@@ -11,17 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paperbench.data.imagenet import build, index_file
-from paperbench.data.imagenet.build import index_images
+from paperbench.data.imagenet.build import PARTIAL, index_images
 from paperbench.data.imagenet.index import ImageFiles, fingerprint
-from paperbench.data.imagenet.index_file import (
-    FILE_NAME,
-    format_line,
-    format_place,
-    known_hashes,
-    parse,
-)
-from paperbench.data.sources import load_dataset
+from paperbench.data.imagenet.index_file import FILE_NAME, format_line, format_place, known_hashes, parse
+from paperbench.data.sources import load_dataset, load_index
 from paperbench.errors import PaperbenchError
 from tests.data.imagenet.miniature import write_folders
 from tests.limits import limit_memory, limit_seconds
@@ -88,16 +81,14 @@ def test_images_of_one_container_share_its_path(tmp_path: Path) -> None:
     assert (images.files.paths, images.files.container.tolist()) == (["shard.tar"], [0] * 20)
 
 
-def test_lines_are_parsed_in_parts_of_any_size(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = load_dataset("imagenet", data)
-    for number in (1, 7, 30):
-        monkeypatch.setattr(index_file, "_LINES_AT_ONCE", number)
-        found = load_dataset("imagenet", data)
-        assert found.fingerprint == expected.fingerprint
-        assert found.train.paths == expected.train.paths
-        reversed_lines = (data / FILE_NAME).read_bytes().splitlines(keepends=True)[-2:0:-1]
-        with pytest.raises(ValueError, match="out of order"):
-            parse(reversed_lines, data)
+@pytest.mark.parametrize("at_once", [1, 7, 30])
+def test_lines_are_parsed_in_parts_of_any_size(at_once: int, data: Path) -> None:
+    expected, lines = load_index(data).images, (data / FILE_NAME).read_bytes().splitlines(keepends=True)[1:-1]
+    found = parse(lines, data, at_once)
+    assert fingerprint(found.train, found.test) == fingerprint(expected.train, expected.test)
+    assert found.files.paths == expected.files.paths
+    with pytest.raises(ValueError, match="out of order"):
+        parse(lines[::-1], data, at_once)
 
 
 EDITS: dict[str, tuple[bytes, bytes, str]] = {
@@ -149,7 +140,7 @@ def test_changed_index_is_refused_with_what_to_do(edit: str, data: Path) -> None
     assert f"`paperbench data index imagenet DIR --data '{data}'`" in str(caught.value)
 
 
-@pytest.mark.parametrize("suffix", ["", build.PARTIAL])
+@pytest.mark.parametrize("suffix", ["", PARTIAL])
 def test_sparse_file_is_left_unread(suffix: str, data: Path) -> None:
     lines = (data / FILE_NAME).read_bytes().splitlines(keepends=True)
     file = data / (FILE_NAME + suffix)

@@ -10,33 +10,27 @@ from pathlib import Path
 
 import pytest
 
-from paperbench.data.imagenet import labels
 from paperbench.data.imagenet.layout import Layout, find_layout
 from paperbench.errors import PaperbenchError
 from tests.data.imagenet import miniature
-from tests.data.imagenet.miniature import meta
+from tests.data.imagenet.miniature import SYNSETS as CLASSES
+from tests.data.imagenet.miniature import examples, meta, of
 from tests.limits import limit_seconds
 
-CLASSES = ("n01440764", "n01443537", "n02105855", "n03995372")
-IDS = {3: "n01440764", 1: "n01443537", 4: "n02105855", 2: "n03995372"}
+IDS = dict(zip(miniature.DEVKIT_IDS, CLASSES, strict=True))
 """The development kit's numbers, in an order of their own."""
-VALIDATION = ("n02105855", "n01440764", "n03995372", "n02105855", "n01443537", "n01440764")
+VALIDATION = [image.synset for image in of("test")]
 """Synsets of the validation images in order."""
-TRAIN = {
-    f"{synset}/{synset}_{number}.JPEG": f"{synset} {number}".encode() * (number % 100)
-    for synset in CLASSES
-    for number in (7, 10026)
-}
-VAL = {f"ILSVRC2012_val_{number:08}.JPEG": f"validation {number}".encode() for number in range(1, 7)}
+TRAIN = {f"{image.synset}/{image.name}": image.data for image in of("train")}
+VAL = {image.name: image.data for image in of("test")}
 TRUTH = dict(zip(VAL, VALIDATION, strict=True))
-IMAGES = {("train", CLASSES.index(name[:9]), data) for name, data in TRAIN.items()} | {
-    ("test", CLASSES.index(TRUTH[name]), data) for name, data in VAL.items()
-}
+IMAGES = {(image.split, image.label, image.data) for image in examples()}
 
 
-def write(root: Path, files: dict[str, bytes]) -> None:
+def write(root: Path, files: dict[str, bytes]) -> Path:
     for name, data in files.items():
         miniature.write(root / name, data)
+    return root
 
 
 def tar(files: dict[str, bytes], form: int = tarfile.PAX_FORMAT) -> bytes:
@@ -211,18 +205,10 @@ def test_devkit_is_read_as_matlab_writes_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("compress", [False, True])
 def test_devkit_numbers_are_mapped_to_synsets(compress: bool, tmp_path: Path) -> None:
-    ids = {number: CLASSES[number % 4] for number in (1, 2, 3, 4)}
-    write(tmp_path, FLAT | devkit(meta(ids, compress=compress), truth=[IDS[number] for number in (1, 2, 3, 4, 4, 4)]))
-    assert [image.label for image in find_layout(tmp_path, CLASSES).images()] == [1, 2, 3, 0, 0, 0]
-
-
-@pytest.mark.parametrize("files", [FLAT, {"ILSVRC2012_img_val.tar": ARCHIVES["ILSVRC2012_img_val.tar"]}])
-def test_error_without_validation_labels_names_the_files_to_add(files: dict[str, bytes], tmp_path: Path) -> None:
-    write(tmp_path, FOLDERS | files)
-    with pytest.raises(PaperbenchError) as caught:
-        find_layout(tmp_path, CLASSES)
-    assert "LOC_val_solution.csv" in str(caught.value)
-    assert "ILSVRC2012_devkit_t12.tar.gz" in str(caught.value)
+    ids = {number: CLASSES[number % 5] for number in (1, 2, 3, 4, 5)}
+    truth = (1, 2, 3, 4, 5, 5, 4, 3, 2, 1)
+    write(tmp_path, FLAT | devkit(meta(ids, compress=compress), truth=[IDS[number] for number in truth]))
+    assert [image.label for image in find_layout(tmp_path, CLASSES).images()] == [number % 5 for number in truth]
 
 
 @pytest.mark.parametrize(
@@ -246,70 +232,117 @@ def test_two_layouts_are_an_error_that_names_both(
     assert all(name in message for name in named)
 
 
-def test_truncated_archive_in_an_archive_is_named(tmp_path: Path) -> None:
-    inner = CLASS_TARS["n01440764.tar"].rstrip(b"\0")
-    classes = CLASS_TARS | {"n01440764.tar": inner + bytes(-len(inner) % 512)}
-    write(tmp_path, {"ILSVRC2012_img_train.tar": tar(classes)})
-    assert "ILSVRC2012_img_train.tar: n01440764.tar is truncated" in error_message(tmp_path)
-
-
-def test_class_as_directory_and_archive_is_an_error(tmp_path: Path) -> None:
-    write(tmp_path, FOLDERS | {"train/n01443537.tar": CLASS_TARS["n01443537.tar"]})
-    assert "n01443537 both as a directory and as an archive" in error_message(tmp_path)
-
-
-@pytest.mark.parametrize("directory", ["", "data/"])
-def test_parquet_files_are_to_be_packed(directory: str, tmp_path: Path) -> None:
-    names = ("train-00000-of-00294-0123456789abcdef", "val-00000-of-00014", "test-00000-of-00028")
-    write(tmp_path, {f"{directory}{name}.parquet": b"PAR1" for name in names})
-    assert f"paperbench data pack imagenet {tmp_path} OUT" in error_message(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "ILSVRC2012_img_train.tar.gz",
-        "train-00000.tar.gz",
-        "train-00000.tar",
-        "train_images_0.tar.gz",
-        "val_images.tar.gz",
-    ],
-)
-def test_compressed_archives_are_to_be_decompressed(name: str, tmp_path: Path) -> None:
-    write(tmp_path, {name: gzip.compress(tar(TRAIN))})
-    message = error_message(tmp_path)
-    assert re.sub(r"00000|_0|(?<=val_images)", "*", name) in message or name in message
-    assert "compress" in message
-
-
 @pytest.mark.parametrize("files", [FOLDERS, below("train", CLASS_TARS), below("train", VAL)])
 def test_error_for_one_of_the_sets_names_its_parent(files: dict[str, bytes], tmp_path: Path) -> None:
     write(tmp_path, files)
     assert f"train/ and val/, such as {tmp_path}." in error_message(tmp_path / "train")
 
 
-def test_error_for_other_class_names_shows_a_synset(tmp_path: Path) -> None:
-    write(tmp_path, {f"train/{name}/a.JPEG": b"" for name in ("horse", "bird", "cat", "dog")})
-    message = error_message(tmp_path)
-    assert "such as n01440764, but bird, cat, dog." in message
-    assert str(tmp_path / "train") in message
-
-
-def test_error_for_classes_without_a_split_suggests_no_parent(tmp_path: Path) -> None:
-    write(tmp_path, {"n01440764/a.JPEG": b""})
-    assert error_message(tmp_path).endswith("in train/ and val/.")
-
-
-@pytest.mark.parametrize("files", [{}, {"train/a.JPEG": b""}, {"test/a.JPEG": b""}])
-def test_directory_without_images_is_an_error(files: dict[str, bytes], tmp_path: Path) -> None:
-    write(tmp_path, files)
-    assert "train/<synset>/" in error_message(tmp_path)
-
-
 @pytest.mark.parametrize("root", ["missing", "file"])
 def test_root_that_is_no_directory_is_an_error(root: str, tmp_path: Path) -> None:
     write(tmp_path, {"file": b""})
     assert str(tmp_path / root) in error_message(tmp_path / root)
+
+
+def changed_devkit(**changes: bytes) -> dict[str, bytes]:
+    """Return a development kit with other contents of files, which are given by the stems of their names."""
+    return {name: changes.get(Path(name).stem, data) for name, data in devkit().items()}
+
+
+def truncated_in_an_archive() -> dict[str, bytes]:
+    inner = CLASS_TARS["n01440764.tar"].rstrip(b"\0")
+    return {"ILSVRC2012_img_train.tar": tar(CLASS_TARS | {"n01440764.tar": inner + bytes(-len(inner) % 512)})}
+
+
+def labelled(label: bytes) -> dict[str, bytes]:
+    return {"train-0.tar": tar({"n01440764_10026.jpg": b"", "n01440764_10026.cls": label})}
+
+
+def misplaced(name: str) -> dict[str, bytes]:
+    """Return images of which one is in the directory of another synset, as after directories were renamed."""
+    return {f"train/{CLASSES[0]}/{CLASSES[0]}_7.JPEG": b"", name: b""}
+
+
+def packed(*names: str) -> dict[str, bytes]:
+    return {f"{name}.parquet": b"PAR1" for name in names}
+
+
+COMPRESSED = (
+    "ILSVRC2012_img_train.tar.gz",
+    "train-00000.tar",
+    *(f"{s}*.tar.gz" for s in ("train-", "train_images", "val_images")),
+)
+PARQUET = ("train-00000-of-00294-0123456789abcdef", "val-00000-of-00014", "test-00000-of-00028")
+OTHERS_NAMES = ("n02105855_7.JPEG", "ILSVRC2012_val_00000007_n02105855.JPEG")
+KNOWN = "line {} names no known class"
+ERRORS: list[tuple[dict[str, bytes], tuple[str, ...]]] = [
+    # without labels: the files to add
+    *((FOLDERS | one, ("LOC_val_solution.csv", "ILSVRC2012_devkit_t12.tar.gz")) for one in (FLAT, halves(ARCHIVES)[1])),
+    # damaged or contradictory archives and shards
+    (truncated_in_an_archive(), ("ILSVRC2012_img_train.tar: n01440764.tar is truncated",)),
+    (
+        FOLDERS | {"train/n02105855.tar": CLASS_TARS["n02105855.tar"]},
+        ("n02105855 both as a directory and as an archive",),
+    ),
+    ({"train-0.tar": tar({"a.jpg": b"", "a.json": b"", "b.cls": b"1"})}, ("train-0.tar: a: the image has no label",)),
+    ({"train-0.tar": tar({"a.1.jpg": b"", "a.1.cls": b"1"})}, ("train-0.tar: a: the image has no label",)),
+    (labelled(b"5"), ("train-0.tar: n01440764_10026.", "from 0 to 4, not b'5'")),
+    *((labelled(label), (f"not {label!r}",)) for label in (b"-1", b"x", b"")),
+    (labelled(b"1"), ("train-0.tar: n01440764_10026.", "another synset")),
+    *(
+        (
+            misplaced(f"{folder}/{CLASSES[0]}/{name}"),
+            (f"{name} names another synset than that of its label, {CLASSES[0]}.",),
+        )
+        for folder in ("train", "val")
+        for name in OTHERS_NAMES
+    ),
+    # formats from which images cannot be read in place
+    *(
+        (packed(*(f"{below}{name}" for name in PARQUET)), ("`paperbench data pack imagenet ",))
+        for below in ("", "data/")
+    ),
+    *(
+        ({name.replace("*", "_0" if "images" in name else "00000"): gzip.compress(tar(TRAIN), 0)}, (name, "compress"))
+        for name in COMPRESSED
+    ),
+    # directories without images
+    (
+        {f"train/{name}/a.JPEG": b"" for name in ("horse", "bird", "cat", "dog")},
+        ("such as n01440764, but bird, cat, dog.",),
+    ),
+    ({"n01440764/a.JPEG": b""}, ("in train/ and val/.",)),
+    *((files, ("train/<synset>/",)) for files in ({}, {"train/a.JPEG": b""}, {"test/a.JPEG": b""})),
+    # damaged lists of labels
+    (FLAT | csv("h\nILSVRC2012_val_00000001,n99999999 1 2 3 4\n"), (KNOWN.format(2),)),
+    (FLAT | csv("h\nILSVRC2012_val_00000001\n"), (KNOWN.format(2),)),
+    (FLAT | csv("ILSVRC2012_val_00000001\n"), (KNOWN.format(1),)),
+    (FLAT | csv("ILSVRC2012_val_00000001.JPEG,n99999999 1 2 3 4\n"), (KNOWN.format(1),)),
+    *(
+        (FLAT | kit, ("ILSVRC2012_devkit_t12", message))
+        for kit, message in (
+            (
+                changed_devkit(ILSVRC2012_validation_ground_truth=b"1\n6\n"),
+                "line 2: b'6' is the number of no known class",
+            ),
+            (changed_devkit(ILSVRC2012_validation_ground_truth=b"1001\n"), "line 1: b'1001' is the number of no known"),
+            (changed_devkit(meta=b"MATLAB 7.3"), "not a MATLAB file of version 5"),
+            (changed_devkit(meta=meta(IDS, compress=False)[:-200]), "truncated"),
+            (changed_devkit(meta=meta(IDS)[:-20]), "truncated"),
+            (dict(list(devkit().items())[1:]), "meta.mat is missing"),
+            ({"ILSVRC2012_devkit_t12.tar.gz": next(iter(KIT.values()))[:-30]}, "truncated"),
+            ({"ILSVRC2012_devkit_t12.tar.gz": b"<html>"}, "incorrect header check"),
+            ({"ILSVRC2012_devkit_t12.tar.gz": gzip.compress(bytes(2**26 + 1), 1)}, "larger than the original"),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("files", "parts"), ERRORS, ids=[" ".join(parts)[:60] for _, parts in ERRORS])
+def test_unusable_directory_is_an_error(files: dict[str, bytes], parts: tuple[str, ...], tmp_path: Path) -> None:
+    write(tmp_path, files)
+    message = error_message(tmp_path)
+    assert all(part in message for part in parts)
 
 
 def test_foreign_files_are_listed_and_hidden_ones_ignored(tmp_path: Path) -> None:
@@ -367,7 +400,7 @@ LISTS = {
 )
 def test_listed_images_that_are_absent_are_missing(lists: dict[str, bytes], tmp_path: Path) -> None:
     files = {name: data for name, data in KAGGLE.items() if name not in CSV} | lists
-    del files["ILSVRC/Data/CLS-LOC/train/n01443537/n01443537_7.JPEG"]
+    del files["ILSVRC/Data/CLS-LOC/train/n02105855/n02105855_10.JPEG"]
     del files["ILSVRC/Data/CLS-LOC/val/ILSVRC2012_val_00000003.JPEG"]
     write(tmp_path, files)
     link = "ILSVRC/Data/CLS-LOC/val/ILSVRC2012_val_00000003.JPEG"
@@ -375,15 +408,15 @@ def test_listed_images_that_are_absent_are_missing(lists: dict[str, bytes], tmp_
     layout = find_layout(tmp_path, CLASSES)
     for _ in range(2):
         assert len(read(tmp_path, layout)) == len(IMAGES) - 2
-        assert layout.missing == ["n01443537_7", link]
+        assert layout.missing == ["n02105855_10", link]
     (tmp_path / link).unlink()
     assert len(read(tmp_path, layout)) == len(IMAGES) - 2
-    assert layout.missing == ["n01443537_7", "ILSVRC2012_val_00000003"]
+    assert layout.missing == ["n02105855_10", "ILSVRC2012_val_00000003"]
 
 
-@pytest.mark.parametrize(("kept", "missing"), [(198, 2), (100, 0)])
+@pytest.mark.parametrize(("kept", "missing"), [(248, 2), (225, 25), (224, 0)])
 def test_gaps_in_numbers_of_a_full_validation_set_are_missing(kept: int, missing: int, tmp_path: Path) -> None:
-    names = [f"ILSVRC2012_val_{number:08}" for number in range(1, 201)]  # four classes
+    names = [f"ILSVRC2012_val_{number:08}" for number in range(1, 251)]  # five classes
     write(tmp_path, {"val-0.tar": tar({f"n01440764/{name}_n01440764.JPEG": b"" for name in names[-kept:]})})
     layout = find_layout(tmp_path, CLASSES)
     assert len(list(layout.images())) == kept
@@ -395,18 +428,18 @@ def test_links_are_followed_and_dangling_ones_are_missing(tmp_path: Path) -> Non
     root = tmp_path / "root"
     (root / "train").mkdir(parents=True)
     (root / "val").symlink_to(tmp_path / "elsewhere" / "val")
-    for synset in CLASSES[:3]:
+    for synset in CLASSES[:-1]:
         (root / "train" / synset).symlink_to(tmp_path / "elsewhere" / "train" / synset)
-    (root / "train" / CLASSES[3]).mkdir()
-    for file in (tmp_path / "elsewhere" / "train" / CLASSES[3]).iterdir():
-        (root / "train" / CLASSES[3] / file.name).symlink_to(file)
-    (root / "train" / CLASSES[3] / "gone.JPEG").symlink_to(tmp_path / "gone")
-    (root / "train" / CLASSES[3] / "itself.JPEG").symlink_to("itself.JPEG")
-    (root / "train" / CLASSES[3] / "loop").symlink_to(root)
+    (root / "train" / CLASSES[-1]).mkdir()
+    for file in (tmp_path / "elsewhere" / "train" / CLASSES[-1]).iterdir():
+        (root / "train" / CLASSES[-1] / file.name).symlink_to(file)
+    (root / "train" / CLASSES[-1] / "gone.JPEG").symlink_to(tmp_path / "gone")
+    (root / "train" / CLASSES[-1] / "itself.JPEG").symlink_to("itself.JPEG")
+    (root / "train" / CLASSES[-1] / "loop").symlink_to(root)
     layout = find_layout(root, CLASSES)
     assert set(read(root, layout)) == IMAGES
-    assert layout.missing == [f"train/{CLASSES[3]}/gone.JPEG", f"train/{CLASSES[3]}/itself.JPEG"]
-    assert layout.foreign == [f"train/{CLASSES[3]}/loop"]
+    assert layout.missing == [f"train/{CLASSES[-1]}/gone.JPEG", f"train/{CLASSES[-1]}/itself.JPEG"]
+    assert layout.foreign == [f"train/{CLASSES[-1]}/loop"]
 
 
 def test_shard_that_is_a_dangling_link_is_an_error(tmp_path: Path) -> None:
@@ -415,86 +448,8 @@ def test_shard_that_is_a_dangling_link_is_an_error(tmp_path: Path) -> None:
     assert "train-00002.tar cannot be read" in error_message(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("label", "message"),
-    [(b"4", "from 0 to 3, not b'4'"), (b"-1", "not b'-1'"), (b"x", "not b'x'"), (b"", "b''"), (b"1", "another synset")],
-)
-def test_webdataset_label_must_be_the_rank_of_the_synset(label: bytes, message: str, tmp_path: Path) -> None:
-    key = "n01440764_10026"
-    write(tmp_path, {"train-0.tar": tar({f"{key}.jpg": b"", f"{key}.cls": label})})
-    found = error_message(tmp_path)
-    assert message in found
-    assert f"train-0.tar: {key}." in found
-
-
-def test_label_of_a_name_with_two_dots_is_no_neighbour_s(tmp_path: Path) -> None:
-    write(tmp_path, {"train-0.tar": tar({"a.1.jpg": b"", "a.1.cls": b"1", "a.2.jpg": b"", "a.2.cls": b"2"})})
-    assert "train-0.tar: a: the image has no label" in error_message(tmp_path)
-
-
-def test_image_without_label_in_a_shard_is_an_error(tmp_path: Path) -> None:
-    write(tmp_path, {"train-0.tar": tar({"a.jpg": b"", "a.json": b"", "b.cls": b"1"})})
-    assert "train-0.tar: a: the image has no label" in error_message(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("solution", "message"),
-    [
-        (b"h\nILSVRC2012_val_00000001,n99999999 1 2 3 4\n", "line 2 names no known class"),
-        (b"h\nILSVRC2012_val_00000001\n", "line 2 names no known class"),
-        (b"ILSVRC2012_val_00000001\n", "line 1 names no known class"),
-        (b"ILSVRC2012_val_00000001.JPEG,n99999999 1 2 3 4\n", "line 1 names no known class"),
-    ],
-)
-def test_damaged_solution_is_an_error(solution: bytes, message: str, tmp_path: Path) -> None:
-    write(tmp_path, FLAT | {"LOC_val_solution.csv": solution})
-    assert message in error_message(tmp_path)
-
-
 def test_devkit_of_many_members_is_read_quickly(tmp_path: Path) -> None:
-    many = tar({"empty": b""}, tarfile.USTAR_FORMAT)[:512] * 40_000
+    many = tar({"empty": b""}, tarfile.USTAR_FORMAT)[:512] * 20_000
     write(tmp_path, FLAT | {"ILSVRC2012_devkit_t12.tar.gz": gzip.compress(many + tar(devkit()), 1)})
     with limit_seconds():
         assert len(list(find_layout(tmp_path, CLASSES).images())) == len(FLAT)
-
-
-def test_devkit_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, FLAT | KIT)
-    find_layout(tmp_path, CLASSES)
-    monkeypatch.setattr(labels, "_MAX_DEVKIT_BYTES", 8_000)
-    assert "larger than the original" in error_message(tmp_path)
-
-
-def changed_devkit(**changes: bytes) -> dict[str, bytes]:
-    """Return a development kit with other contents of files, which are given by the stems of their names."""
-    return {name: changes.get(Path(name).stem, data) for name, data in devkit().items()}
-
-
-@pytest.mark.parametrize(
-    ("kit", "message"),
-    [
-        (changed_devkit(ILSVRC2012_validation_ground_truth=b"1\n5\n"), "line 2: b'5' is the number of no known class"),
-        (changed_devkit(ILSVRC2012_validation_ground_truth=b"1001\n"), "line 1: b'1001' is the number of no known"),
-        (changed_devkit(meta=b"MATLAB 7.3"), "not a MATLAB file of version 5"),
-        (changed_devkit(meta=meta(IDS, compress=False)[:-200]), "truncated"),
-        (changed_devkit(meta=meta(IDS)[:-20]), "truncated"),
-        (dict(list(devkit().items())[1:]), "meta.mat is missing"),
-        ({"ILSVRC2012_devkit_t12.tar.gz": next(iter(KIT.values()))[:-30]}, "truncated"),
-        ({"ILSVRC2012_devkit_t12.tar.gz": b"<html>"}, "incorrect header check"),
-    ],
-)
-def test_damaged_devkit_is_an_error(kit: dict[str, bytes], message: str, tmp_path: Path) -> None:
-    write(tmp_path, FLAT | kit)
-    found = error_message(tmp_path)
-    assert "ILSVRC2012_devkit_t12" in found
-    assert message in found
-
-
-@pytest.mark.parametrize("folder", ["train", "val"])
-@pytest.mark.parametrize("name", ["n01443537_7.JPEG", "ILSVRC2012_val_00000007_n01443537.JPEG"])
-def test_images_in_the_directory_of_another_synset_are_refused(name: str, folder: str, tmp_path: Path) -> None:
-    """As after directories were renamed, or labels counted in another order."""
-    one = CLASSES[0]
-    write(tmp_path, {f"train/{one}/{one}_7.JPEG": b"", f"{folder}/{one}/{name}": b""})
-    message = f"{folder}/{one}/{name}: {name} names another synset than that of its label, {one}."
-    assert message in error_message(tmp_path)

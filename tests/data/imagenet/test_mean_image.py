@@ -1,21 +1,21 @@
 from __future__ import annotations
 
+import io
 import math
 import os
 import shutil
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from paperbench.data.imagenet import mean_image
-from paperbench.data.imagenet.batches import CentralCrops, CropSource
-from paperbench.data.imagenet.batches import read_and_decode as read
-from paperbench.data.imagenet.index import PhotoDataset
+from paperbench.data.imagenet.batches import CentralCrops
+from paperbench.data.imagenet.index import ImageFiles, PhotoDataset
 from paperbench.data.imagenet.mean_image import mean_images
 from paperbench.errors import DataError, Interrupted, PaperbenchError
 from paperbench.specs.recipe import Evaluation, Photographs
@@ -26,11 +26,29 @@ SETTINGS = Photographs("pillow", "bilinear", 24, shorter_side=(32, 48), mean_ima
 SMALL, LARGE = Evaluation(24, 32), Evaluation(40, 40)
 
 
+@dataclass(frozen=True)
+class CountedFiles(ImageFiles):
+    """Image files that keep the numbers of those that are read."""
+
+    numbers: list[int] = field(default_factory=list)
+
+    def read(self, number: int) -> bytes:
+        self.numbers.append(number)
+        return super().read(number)
+
+
 @pytest.fixture
 def dataset(tmp_path: Path) -> PhotoDataset:
     (tmp_path / "data").mkdir()
-    files = image_files(tmp_path, photographs(COUNT))
+    files = CountedFiles(**vars(image_files(tmp_path, photographs(COUNT))))
     return PhotoDataset("imagenet", "few", "a test", False, ("a", "b", "c"), files, files, tmp_path / "data")
+
+
+@pytest.fixture
+def decoded(dataset: PhotoDataset) -> list[int]:
+    """The numbers of the images that are read."""
+    assert isinstance(dataset.train, CountedFiles)
+    return dataset.train.numbers
 
 
 def means(
@@ -44,14 +62,6 @@ def means(
     return [found[one] for one in wanted]
 
 
-@pytest.fixture
-def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The numbers of the images that are decoded."""
-    numbers: list[int] = []
-    monkeypatch.setattr(mean_image, "read_and_decode", lambda files, n, *_: (numbers.append(n), read(files, n))[1])
-    return numbers
-
-
 def test_mean_images_are_exact(dataset: PhotoDataset) -> None:
     for evaluation, found in zip((SMALL, LARGE), means(dataset, SMALL, LARGE), strict=True):
         crops = crops_of(CentralCrops(dataset.train, SETTINGS, evaluation, batch_size=COUNT), 0).pixels.tolist()
@@ -61,10 +71,10 @@ def test_mean_images_are_exact(dataset: PhotoDataset) -> None:
             assert found[y, x, channel].item() == np.float32(exact)
 
 
-def test_white_images_have_a_white_mean(dataset: PhotoDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mean_image, "read_and_decode", lambda *_: None)
-    monkeypatch.setattr(CropSource, "cropped", lambda *_: np.full((24, 24, 3), 255, np.uint8))
-    many = replace(dataset, train=replace(dataset.train, labels=np.zeros(2**16 // 255 + 1, np.int64)))
+def test_white_images_have_a_white_mean(dataset: PhotoDataset, tmp_path: Path) -> None:
+    Image.new("RGB", (40, 40), "white").save(stream := io.BytesIO(), "PNG")
+    white = image_files(tmp_path, [stream.getvalue()])
+    many = replace(dataset, train=white.select(np.zeros(2**16 // 255 + 1, np.int64)))
     assert means(many)[0].eq(1).all()
 
 

@@ -3,39 +3,39 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import resource
 import shutil
 import sys
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 import pytest
 
 from paperbench.cli.main import main
 from paperbench.data.imagenet import pack as packing
-from paperbench.data.imagenet.pack import pack
 from paperbench.errors import PaperbenchError
-from tests.data.imagenet.miniature import (
-    SYNSETS,
-    of,
-    write,
-    write_parquet,
-    write_parquet_file,
-)
+from tests.data.imagenet.miniature import SYNSETS, Terminal, of, write_parquet, write_parquet_file
 from tests.limits import limit_memory
 
 pytest.importorskip("pyarrow", reason="needs pyarrow")
 
 JPEG = of("train")[0].data
 TRAIN, VALIDATION = "train-00000-of-00001.parquet", "validation-00000-of-00001.parquet"
+UNREADABLE = r"validation-00000-of-00001.parquet cannot be read .* Download it again"
 Row = tuple[bytes | None, str | None, int | None]
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     return write_parquet(tmp_path / "parquet")
+
+
+def pack(source: Path, target: Path, stream: TextIO | None = None) -> tuple[int, int]:
+    return packing.pack(source, target, SYNSETS, stream or io.StringIO())
 
 
 def members(shard: Path) -> dict[str, bytes]:
@@ -48,12 +48,12 @@ def pack_rows(tmp_path: Path, rows: Sequence[Row], **options: object) -> Path:
     """Pack a training file with these rows; return its shard."""
     write_parquet_file(tmp_path / TRAIN, rows, **options)
     write_parquet_file(tmp_path / VALIDATION, [(JPEG, None, 0)])
-    pack(tmp_path, tmp_path / "out", SYNSETS)
+    pack(tmp_path, tmp_path / "out")
     return tmp_path / "out" / "train-00000-of-00001.tar"
 
 
 def test_shards_have_the_bytes_of_all_images_by_synset(source: Path, tmp_path: Path) -> None:
-    assert pack(source, tmp_path / "out", SYNSETS) == (20, 10)
+    assert pack(source, tmp_path / "out") == (20, 10)
     shards = {shard.name: members(shard) for shard in (tmp_path / "out").iterdir()}
     assert set(shards) == {"train-00000-of-00002.tar", "train-00001-of-00002.tar", "val-00000-of-00001.tar"}
     for split, prefix in (("train", "train"), ("test", "val")):
@@ -65,42 +65,25 @@ def test_shards_have_the_bytes_of_all_images_by_synset(source: Path, tmp_path: P
 
 def test_same_images_give_the_same_shards_byte_for_byte(source: Path, tmp_path: Path) -> None:
     again = write_parquet(tmp_path / "again", rows_per_group=1)
-    pack(source, tmp_path / "out", SYNSETS)
-    pack(again / "data", tmp_path / "out2", SYNSETS)
+    pack(source, tmp_path / "out")
+    pack(again / "data", tmp_path / "out2")
     for shard in (tmp_path / "out").iterdir():
         assert shard.read_bytes() == (tmp_path / "out2" / shard.name).read_bytes()
 
 
-def test_log_file_shows_the_progress_of_packing(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("paperbench.streams.SECONDS_TO_FIRST", 0.0)
-    monkeypatch.setattr("paperbench.streams.MOST_SECONDS_BETWEEN", 0.0)
-    pack(source, tmp_path / "out", SYNSETS)
-    (tmp_path / "out" / "val-00000-of-00001.tar").unlink()
-    pack(source, tmp_path / "out", SYNSETS)
-    lines = [f"packing: {done} of 30 images, about 0 seconds left" for done in (10, 20, 30, 30)]
-    assert capsys.readouterr().err.splitlines() == lines
-
-
-def test_packing_goes_on_where_it_was_killed(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pack(source, tmp_path / "whole", SYNSETS)
-    out, read = tmp_path / "out", packing._images
-
-    def images(path: Path, *arguments: object) -> object:
-        for number, image in enumerate(read(path, *arguments)):  # type: ignore[arg-type]
-            if "00001-of" in path.name and number == 3:
-                raise KeyboardInterrupt
-            yield image
-
-    with monkeypatch.context() as patch:
-        patch.setattr(packing, "_images", images)
-        with pytest.raises(KeyboardInterrupt):
-            pack(source, out, SYNSETS)
+def test_packing_goes_on_where_an_error_ended_it(source: Path, tmp_path: Path) -> None:
+    pack(source, tmp_path / "whole")
+    out, second = tmp_path / "out", source / "data" / "train-00001-of-00002.parquet"
+    rows = second.read_bytes()
+    write_parquet_file(second, [(JPEG, None, 0), (JPEG, None, -1)])
+    with pytest.raises(PaperbenchError, match="row 1 has the label -1"):
+        pack(source, out)
     (first,) = out.iterdir()
     written, leftover = first.stat().st_mtime_ns, out / "train-00001-of-00002.tar.7-0123abcd.tmp"
     leftover.write_bytes(b"half")
-    assert pack(source, out, SYNSETS) == (20, 10)
+    second.write_bytes(rows)
+    assert pack(source, out, stream := Terminal()) == (20, 10)
+    assert stream.getvalue().startswith("\rpacking: 20 of 30 images, about ")
     assert first.stat().st_mtime_ns == written
     assert {shard.name: shard.read_bytes() for shard in out.iterdir()} == {
         shard.name: shard.read_bytes() for shard in (tmp_path / "whole").iterdir()
@@ -145,7 +128,7 @@ def test_files_with_hashes_in_their_names_are_packed(source: Path, tmp_path: Pat
     for path in (source / "data").iterdir():
         name = f"{path.stem}-{hashlib.md5(path.stem.encode()).hexdigest()[:16]}.parquet"
         path.rename(path.with_name(name.replace("validation", validation)))
-    assert pack(source, tmp_path / "out", SYNSETS) == (20, 10)
+    assert pack(source, tmp_path / "out") == (20, 10)
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "train-00000-of-00002.tar",
         "train-00001-of-00002.tar",
@@ -154,78 +137,70 @@ def test_files_with_hashes_in_their_names_are_packed(source: Path, tmp_path: Pat
     (twice,) = (source / "data").glob("val*")
     shutil.copy(twice, twice.with_name(f"{validation}-00000-of-00001.parquet"))
     with pytest.raises(PaperbenchError, match="two sets of files val"):
-        pack(source, tmp_path / "out", SYNSETS)
+        pack(source, tmp_path / "out")
 
 
-@pytest.mark.parametrize(
-    ("lost", "message"),
-    [
-        ("train-00001-of-00002", r"incomplete. Download the missing files: train-00001-of-00002.parquet\."),
-        ("validation-00000-of-00001", r"data has no files val\*"),
-    ],
-)
-def test_missing_files_are_named(lost: str, message: str, source: Path, tmp_path: Path) -> None:
-    (source / "data" / f"{lost}.parquet").unlink()
-    with pytest.raises(PaperbenchError, match=message):
-        pack(source, tmp_path / "out", SYNSETS)
-
-
-def test_directory_without_files_or_with_two_downloads_is_refused(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(PaperbenchError, match=r"nowhere has no files train\*"):
-        pack(tmp_path / "nowhere", tmp_path / "out", SYNSETS)
-    shutil.copy(source / "data" / VALIDATION, source / "data" / "validation-00000-of-00014.parquet")
-    with pytest.raises(PaperbenchError, match="two sets of files val"):
-        pack(source, tmp_path / "out", SYNSETS)
-
-
-def test_other_columns_are_refused_with_those_expected(source: Path, tmp_path: Path) -> None:
+def columns_of_another_set(path: Path) -> None:
     import pyarrow as pa
     from pyarrow.parquet import write_table
 
-    write_table(pa.table({"img": [b"x"], "label": ["cat"]}), source / "data" / VALIDATION)
-    expected = r"columns image.bytes \(BYTE_ARRAY\), .* It has img \(BYTE_ARRAY\), label \(BYTE_ARRAY\)"
-    with pytest.raises(PaperbenchError, match=expected):
-        pack(source, tmp_path / "out", SYNSETS)
+    write_table(pa.table({"img": [b"x"], "label": ["cat"]}), path)
 
 
-@pytest.mark.parametrize("data", [b"", b"version https://git-lfs.github.com/spec/v1\n", b"PAR1" * 50])
-def test_file_of_another_format_is_refused_before_any_shard(source: Path, tmp_path: Path, data: bytes) -> None:
-    write(source / "data" / VALIDATION, data)
-    with pytest.raises(PaperbenchError, match=r"validation-00000-of-00001.parquet cannot be read .* Download it again"):
-        pack(source, tmp_path / "out", SYNSETS)
-    assert not (tmp_path / "out").exists()
-
-
-def test_deeply_nested_columns_are_refused(source: Path, tmp_path: Path) -> None:
+def nest_deeply(path: Path) -> None:
     group, leaf = b"\x35\x02\x18\x01a\x15\x02\0", b"\x15\x0c\x25\x02\x18\x01a\0"  # in Thrift's compact protocol
     nested = b"\x19\xfc\xff\xff\x03" + 65_534 * group + leaf  # a list of 65,535: each of them has the next one in it
     footer = b"\x15\x04" + nested + b"\x16\0" + b"\x19\x0c" + b"\0"
-    write(source / "data" / VALIDATION, b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1")
-    with pytest.raises(PaperbenchError, match=r"cannot be read .*deeply nested"):
-        pack(source, tmp_path / "out", SYNSETS)
+    path.write_bytes(b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (Path.unlink, r"data has no files val\*"),
+        (
+            lambda path: path.with_name("train-00001-of-00002.parquet").unlink(),
+            "files: train-00001-of-00002.parquet\\.",
+        ),
+        (lambda path: shutil.copy(path, path.with_name("validation-00000-of-00014.parquet")), "two sets of files val"),
+        (lambda path: shutil.rmtree(path.parent), r"has no files train\*"),
+        (columns_of_another_set, r"columns image.bytes \(BYTE_ARRAY\), .* It has img \(BYTE_ARRAY\), label \(BYTE"),
+        (lambda path: path.write_bytes(b""), UNREADABLE),
+        (lambda path: path.write_bytes(b"version https://git-lfs.github.com/spec/v1\n"), UNREADABLE),
+        (lambda path: path.write_bytes(b"PAR1" * 50), UNREADABLE),
+        (nest_deeply, r"cannot be read .*deeply nested"),
+    ],
+)
+def test_unusable_files_are_refused_before_any_shard(
+    change: Callable[[Path], object], message: str, source: Path, tmp_path: Path
+) -> None:
+    change(source / "data" / VALIDATION)
+    with pytest.raises(PaperbenchError, match=message):
+        pack(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_full_disk_is_noticed_before_packing(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(packing.shutil, "disk_usage", lambda _: usage._replace(free=1000))
     with pytest.raises(PaperbenchError, match=r"need about .* GB in .*out, which has 0.0 GB left"):
-        pack(source, tmp_path / "out", SYNSETS)
+        pack(source, tmp_path / "out")
 
 
 def test_missing_pyarrow_is_explained(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(PaperbenchError, match="pip install pyarrow"):
-        pack(source, tmp_path / "out", SYNSETS)
+        pack(source, tmp_path / "out")
 
 
 def test_memory_is_that_of_a_row_group(tmp_path: Path) -> None:
     megabyte = np.random.default_rng(1).bytes(2**20)
-    rows: list[Row] = [(megabyte[i:], None, 0) for i in range(48)]
+    rows: list[Row] = [(megabyte[i:], None, 0) for i in range(30)]
     write_parquet_file(tmp_path / TRAIN, rows, rows_per_group=4, use_dictionary=False)
     del rows
     write_parquet_file(tmp_path / VALIDATION, [(JPEG, None, 0)])
     with limit_memory(20):
-        pack(tmp_path, tmp_path / "out", SYNSETS)
+        pack(tmp_path, tmp_path / "out")
 
 
 def number(value: int) -> bytes:
@@ -233,6 +208,7 @@ def number(value: int) -> bytes:
     return bytes([2 * value >> 7 * i & 127 | 128 * (i < 4) for i in range(5)])
 
 
+@pytest.mark.full  # it unpacks 128 MB
 def test_page_that_claims_much_memory_is_refused(tmp_path: Path) -> None:
     size, path = 2**27, tmp_path / TRAIN
     write_parquet_file(path, [(bytes(size), None, 0)], use_dictionary=False, compression="zstd", write_statistics=False)
@@ -243,7 +219,7 @@ def test_page_that_claims_much_memory_is_refused(tmp_path: Path) -> None:
     write_parquet_file(tmp_path / VALIDATION, [(JPEG, None, 0)])
     before = resource.getrlimit(resource.RLIMIT_DATA)
     with pytest.raises(PaperbenchError, match=r"cannot be read \(ArrowMemoryError"):
-        pack(tmp_path, tmp_path / "out", SYNSETS)
+        pack(tmp_path, tmp_path / "out")
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
@@ -261,13 +237,12 @@ def test_images_far_larger_than_their_file_are_refused(tmp_path: Path, options: 
         pack_rows(tmp_path, rows, rows_per_group=len(rows), **options)
 
 
-def test_command_prints_the_next_one(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("paperbench.data.imagenet.synsets.synsets", lambda: SYNSETS)
+def test_command_prints_the_next_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in (TRAIN, VALIDATION):
+        write_parquet_file(tmp_path / name, [(JPEG, None, 999)] * 2)
     out = tmp_path / "my shards"
-    assert main(["data", "pack", "imagenet", str(source), str(out)]) == 0
+    assert main(["data", "pack", "imagenet", str(tmp_path), str(out)]) == 0
     said = capsys.readouterr().out
-    assert "20 images to train on, and 10 to test" in said
+    assert "2 images to train on, and 2 to test" in said
     assert said.endswith(f"\nNext: paperbench data index imagenet '{out}'\n")
-    assert len(list(out.iterdir())) == 3
+    assert len(list(out.iterdir())) == 2

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -18,7 +19,7 @@ import torch
 
 from paperbench.data.imagenet.batches import BatchPlan, CentralCrops, Crops, CropSource, TrainingCrops
 from paperbench.data.imagenet.index import ImageFiles
-from paperbench.data.imagenet.stream import CropStream, _advice
+from paperbench.data.imagenet.stream import CropStream, advice
 from paperbench.errors import PaperbenchError
 from paperbench.specs.recipe import Evaluation, Photographs
 from tests.data.imagenet.small_files import crops_of, image_files, photographs
@@ -128,7 +129,6 @@ def test_memory_does_not_grow_with_the_batches(batches: int, files: ImageFiles) 
     with CropStream(training_crops(files, batch_size=8), threads=3, ahead=2) as stream:
         for number, crops in enumerate(islice(stream, batches)):
             addresses.add(crops.pixels.data_ptr())
-            assert stream._crew.tasks.qsize() <= 3 * 8
             if number == batches // 4:
                 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert len(addresses) == 3
@@ -216,7 +216,7 @@ def test_python_exits_at_once_though_a_stream_was_not_closed(sent: signal.Signal
 
 
 @pytest.mark.parametrize(
-    ("waited", "worked", "advice"),
+    ("waited", "worked", "says"),
     [
         (4.0, 390.0, None),
         (38.0, 650.0, "waits for images 38% of the time. 11 cores would keep up; 4 are in use."),
@@ -224,39 +224,23 @@ def test_python_exits_at_once_though_a_stream_was_not_closed(sent: signal.Signal
         (38.0, 200.0, "waits for images 38% of the time. Its 4 threads wait themselves:"),
     ],
 )
-def test_starved_consumer_is_told_the_cores_that_would_feed_it(
-    waited: float, worked: float, advice: str | None
-) -> None:
-    found = _advice(100.0, waited, worked, 4)
-    assert found == advice if advice is None else advice in (found or "")
-    assert _advice(59.0, waited, worked, 4) is None, "the first minute says little"
+def test_starved_consumer_is_told_the_cores_that_would_feed_it(waited: float, worked: float, says: str | None) -> None:
+    found = advice(100.0, waited, worked, 4)
+    assert found is None if says is None else says in (found or "")
 
 
-def test_waiting_and_work_are_counted_since_the_last_advice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paperbench.data.imagenet.stream._LEAST_SECONDS", 0.0)
+def test_waiting_and_work_are_counted_since_the_last_advice() -> None:
+    now = [0.0]
 
-    def spin() -> None:
-        end = time.thread_time() + 0.001
-        while time.thread_time() < end:
-            pass
+    def pace() -> None:
+        now[0] += 0.5
 
-    with CropStream(PacedCrops(spin), threads=2, ahead=1) as stream:
-        list(islice(stream, 3))
-        seconds, waited, worked = stream._since_last()
-        list(islice(stream, 2))
-        *_, worked_again = stream._since_last()
-    assert worked >= 3 * 50 * 0.001
-    assert 0.5 * seconds < waited <= seconds  # this consumer does nothing else
-    assert worked_again < worked + 2 * 50 * 0.001
-
-
-def test_less_than_a_minute_is_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fast training has several log lines a minute."""
-    with CropStream(PacedCrops(lambda: None), threads=1) as stream:
-        clock = time.perf_counter
-        for minutes, counted in ((0.4, 24), (0.8, 48), (1.2, 72), (1.6, 24)):
-            monkeypatch.setattr(time, "perf_counter", lambda minutes=minutes: clock() + 60 * minutes)
-            assert stream._since_last()[0] == pytest.approx(counted, abs=5)
+    with CropStream(PacedCrops(pace), threads=0, clock=lambda: now[0]) as stream:
+        said = [(next(stream), stream.advice())[1] for _ in range(3)]
+        assert said[:2] == [None, None], "25 and 50 seconds are less than a minute"
+        assert re.search(r"waits for images 100% of the time\. [\d,]+ cores would keep up; 0 are in use", said[2] or "")
+        now[0] += 500
+        assert stream.advice() is None
 
 
 @pytest.mark.gpu
