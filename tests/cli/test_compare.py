@@ -186,8 +186,3 @@ def test_characters_unknown_to_the_terminal_are_escaped(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, check=False, env=environment)
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"4.62\\u2020" in done.stdout
-
-
-def test_results_directory_that_is_a_file_is_an_error(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    assert "file is not a directory. Name a results directory" in run("compare", "table2", "--results", "file")[2]

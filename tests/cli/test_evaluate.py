@@ -313,49 +313,6 @@ def test_error_on_another_data_set_is_not_recorded(tested: Run, canonical: None)
     assert "on the original cifar100" in " ".join(err.split())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ("resnet50",),
-            "results has no run resnet50, and resnet50 is not a run directory. Name a run, a",
-        ),
-        (("timm:resnet5",), "timm has no 'resnet5'. Did you mean 'resnet50'?"),
-        (("timm:resnet50.a1_in1",), "Invalid pretrained tag (a1_in1) for resnet50"),
-        (("timm:preact_resnet18",), "timm has no 'preact_resnet18'"),
-        (("torchvision:resnet5",), "torchvision has no 'resnet5'. Did you mean 'resnet50'?"),
-        (("torchvision:resnet50.V1",), "resnet50 of torchvision has no 'V1'. Did you mean 'IMAGENET1K_V1'?"),
-        (("timm:resnet50", "--pretrained"), "needs either a file of weights (--weights) or --pretrained"),
-        (("preact_resnet20", "--weights", "some.pth"), "need a file of weights and a mapping (--weights, --mapping)"),
-        (("some.pth",), "some.pth does not say which net it holds"),
-        (("torchvision:resnet18", "--crop", "224"), "Give --crop and --scale together."),
-        (
-            ("torchvision:resnet18", "--crop", "224", "--scale", "200"),
-            "the crop (224 pixels) must not exceed the scale",
-        ),
-        (("torchvision:resnet18", "--crop", "24", "--scale", "24", "--dataset", "digits"), "are tested whole."),
-        (("torchvision:resnet18", "--seed", "1"), "need --record TABLE CELL"),
-        (("torchvision:resnet18", "--mapping", "akamaster"), "and no --mapping"),
-        (
-            ("original_resnet20", "--weights", "some.pth", "--mapping", "akamster"),
-            "Did you mean 'akamaster'? For",
-        ),
-        (
-            ("resnet110_conv_shortcut", "--weights", "some.pth", "--mapping", "akamaster"),
-            "Mapping akamaster is for nets whose shortcuts are padded with zeros.",
-        ),
-        (("preact_resnet20", "--pretrained"), "--pretrained is for nets of timm and torchvision"),
-        (("timm:resnet18", "--dataset", "cifar"), "Unknown data set 'cifar'. Did you mean 'cifar10'?"),
-    ],
-)
-def test_mistakes_are_named_with_what_to_do(arguments: tuple[str, ...], message: str, tested: Run) -> None:
-    torch.save({"x": torch.ones(1)}, "some.pth")
-    options = ("--weights", "some.pth") if ":" in arguments[0] else ()
-    code, _, err = tested("--dataset", "photos", *options, *arguments)
-    assert code == 2
-    assert message in " ".join(err.split())
-
-
 def test_image_damaged_after_indexing_is_named(on_photos: Run) -> None:
     photos = load_photos()
     place = photos.test.root / photos.test.paths[photos.test.container[7]]

@@ -153,20 +153,3 @@ def test_full_disk_is_a_warning(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
     assert code == 0
     assert "paperbench: warning: The remaining runs need about" in err
     assert "Next, train them:" in out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("plan tabel2", "Did you mean 'table2'?"),
-        ("plan table2 --rate preact_resnet111=5", "Did you mean"),
-        ("plan table2 --rate preact_resnet110=0", "such as preact_resnet110=2000"),
-        ("plan table2 --std 0", "--std: must be a positive number of percentage points, not '0'"),
-        ("plan table2 --std abc", "not 'abc'"),
-        ("plan table2 --rate preact_resnet200=5", "No run trains a net of the kind of preact_resnet200."),
-    ],
-)
-def test_mistakes_are_errors(run: Run, arguments: str, message: str) -> None:
-    code, out, err = run(*arguments.split())
-    assert (code, out) == (2, "")
-    assert message in err

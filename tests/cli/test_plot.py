@@ -131,34 +131,6 @@ def test_cells_choose_curves(run: Run, results: Path) -> None:
     assert "original" not in out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--out", "a.jpeg"), "Unknown format 'jpeg'"),
-        (("--out", "a.svg", "--format", "png"), "contradict"),
-        (("--out", "nowhere/a.svg"), "nowhere is not a directory"),
-        (("--set", "depth=20"), "--set is for nets"),
-        (("--cells", "relu_only_preact"), "`paperbench run table2 --cells relu_only_preact`"),
-        (("--profile", "smoke"), "--profile paper shows them"),
-        (("--profile", "smoke", "--x", "depth"), "Profile smoke sets the depth of all nets"),
-    ],
-)
-def test_what_cannot_be_drawn_is_said(run: Run, results: Path, arguments: tuple[str, ...], message: str) -> None:
-    code, out, err = run("plot", "table2", *arguments)
-    assert (code, out) == (2, "")
-    assert message in " ".join(err.split())
-
-
-def test_a_figure_without_runs_names_the_run_command(run: Run, results: Path) -> None:
-    code, _, err = run("plot", "fig1")
-    assert code == 2
-    assert "`paperbench run table3 --cells cifar10_resnet1001/original cifar10_resnet1001/preact`" in err
-
-
-def test_a_horizontal_axis_of_a_csv_is_refused(run: Run, results: Path) -> None:
-    assert "Leave --x out." in run("plot", "table2", "--format", "csv", "--x", "epochs")[2]
-
-
 def test_missing_matplotlib_names_the_extra(run: Run, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "paperbench.report.figures", raising=False)
     monkeypatch.delattr("paperbench.report.figures", raising=False)
@@ -202,29 +174,11 @@ def test_a_figure_of_units_needs_no_runs(run: Run, form: str) -> None:
         assert text.startswith(MAGIC[form].decode("latin-1"))
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        *(("--format", "csv"), ("--x", "epochs"), ("--cells", "a"), ("--seeds", "3")),
-        *(("--profile", "smoke"), ("--results", "elsewhere")),
-    ],
-)
-def test_options_of_curves_are_refused_for_units(run: Run, option: tuple[str, ...]) -> None:
-    code, _, err = run("plot", "fig4", *option)
-    assert code == 2
-    assert "is for training curves, and fig4 has none." in err
-
-
 def test_figure_1_has_units_beside_curves(run: Run, tables: dict[str, Table], tmp_path: Path) -> None:
     make_store(tmp_path / "results", [record(tables["table3"], "cifar10_resnet1001/preact", 4.9)])
     assert run("plot", "fig1", "--format", "svg")[0] == 0
     texts = [one.text for one in ElementTree.parse("fig1.svg").iter("{http://www.w3.org/2000/svg}text")]
     assert {"(a) original", "(b) proposed", "ResNet-1001", "pre-activation unit: 1 run"} <= set(texts)
-
-
-def test_what_has_one_depth_is_not_drawn_against_it(run: Run) -> None:
-    assert "at two depths" in run("plot", "table1", "--x", "depth")[2]
-    assert "Name the table of fig6: table2" in run("plot", "fig6", "--x", "depth")[2]
 
 
 def test_published_numbers_by_depth_need_no_results(run: Run) -> None:

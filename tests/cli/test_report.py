@@ -69,32 +69,6 @@ def test_damaged_records_are_named_on_the_page_and_on_stderr(run: Run, results: 
     assert "results/runs/x/record.json is not JSON" in Path("page/index.html").read_text()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--results", "empty"), "empty has no runs of any table. Name a table"),
-        (("--results", "empty", "--profile", "smoke"), "empty has no runs of profile smoke."),
-        (("--results", "nowhere"), "nowhere does not exist."),
-        (("--results", "file"), "file is not a directory."),
-        (("table22",), "Did you mean 'table2'?"),
-        (("--profile", "smok"), "Did you mean 'smoke'?"),
-        (("table2", "--cells", "nothing"), "nothing"),
-        (("--cells", "nothing"), "has no runs"),
-        (("table2", "--out", "file"), "file/index.html cannot be written"),
-        (("table2", "--out", "file/below"), "file/below/index.html cannot be written"),
-    ],
-)
-def test_errors_say_what_is_wrong(run: Run, results: Path, arguments: tuple[str, ...], message: str) -> None:
-    Path("empty").mkdir()
-    Path("file").write_text("mine")
-    code, out, err = run("report", "--out", "page", *arguments)
-    assert (code, out) == (2, "")
-    assert message in err
-    assert "Traceback" not in err
-    assert not Path("page").exists()
-    assert Path("file").read_text() == "mine"
-
-
 @pytest.mark.parametrize("command", ["report table2 --out page", "plot fig4 --out page/index.svg"])
 def test_a_link_is_neither_followed_nor_replaced(run: Run, results: Path, command: str) -> None:
     Path("page").mkdir()

@@ -102,13 +102,6 @@ def test_row_on_request_is_skipped_with_a_message(run: Run) -> None:
     assert "\n2 runs, " in out, "a profile's warm-up does not replace a recipe without one"
 
 
-def test_unwritable_results_directory_is_refused(run: Run) -> None:
-    Path("file").touch()
-    code, out, err = run("run", "table2", *ONE_CELL, "--results", "file/results")
-    assert (code, out) == (2, "")
-    assert "cannot be written: Not a directory. Choose another" in err
-
-
 def test_run_in_parts_equals_a_run_in_one_go(run: Run, quick_specs: Path, trained: Path, tmp_path: Path) -> None:
     results = tmp_path / "results"
     where = ("--tables", quick_specs, "--results", results, *ONE_CELL[:-2])

@@ -94,12 +94,6 @@ def test_other_profiles_are_named(run: Run, results: Path) -> None:
     assert err == f"paperbench: {results} has runs of other profiles: --profile paper shows them.\n"
 
 
-def test_missing_directory_is_an_error(run: Run) -> None:
-    code, out, err = run("status")
-    assert (code, out) == (2, "")
-    assert err.startswith("paperbench: error: results does not exist. Name a results directory (`--results`), or")
-
-
 def test_trained_run_is_done(run: Run, trained: Path, quick_specs: Path) -> None:
     arguments = ("status", "table2", "--results", trained, "--tables", quick_specs, "--exit-code")
     code, out, _ = run(*arguments, *ONE_CELL[:4])

@@ -157,18 +157,6 @@ def test_names_of_files_forge_no_lines_and_no_terminal_commands(run: Run, tmp_pa
     assert "\nOK" not in text
 
 
-def test_verify_refuses_what_is_not_a_results_directory(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    for name, message in (
-        (tmp_path, "has neither runs/, external/ nor analysis/"),
-        ("missing", "missing does not exist"),
-        ("file", "file is not a directory"),
-    ):
-        code, _, err = run("verify", name)
-        assert code == 2
-        assert message in err
-
-
 @pytest.mark.full
 def test_table_on_photographs_is_compared_and_verified(run: Run, tmp_path: Path) -> None:
     results, specs = tmp_path / "results", copy_of_photo_specs(tmp_path / "specs", crop=32)

@@ -72,19 +72,6 @@ def test_workers_on_a_cpu_share_its_threads(monkeypatch: pytest.MonkeyPatch, giv
     assert [one["OMP_NUM_THREADS"] for one in environments(workers(2), [], processors=9)] == [threads] * 2
 
 
-def test_a_certain_gpu_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_gpus(monkeypatch, GPU(), GPU())
-    code, _, err = run("run", "table2", *SMOKE, "--device", "cuda:1")
-    assert code == 2
-    assert "not 'cuda:1', as workers take GPUs of their own. Set CUDA_VISIBLE_DEVICES to choose" in err
-
-
-def test_gpus_per_run_is_refused_on_a_cpu(run: Run) -> None:
-    code, _, err = run("run", "table2", *SMOKE, "--device", "cpu", "--gpus-per-run", 2)
-    assert code == 2
-    assert "--gpus-per-run needs GPUs. Omit it, or --device cpu." in err
-
-
 def test_gpus_of_the_machine_are_divided_among_workers(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     with_gpus(monkeypatch, *[GPU()] * 5)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,2,4,5,7")
