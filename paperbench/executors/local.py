@@ -20,8 +20,6 @@ from paperbench.runs.limits import Limits, stopping_on_signals
 
 RESTARTS = 3
 """How often a worker that crashes is restarted."""
-SECONDS_TO_END = 150.0
-"""How long the processes of a worker may take to end after the first: they notice its death within 60 seconds."""
 _POLL_SECONDS = 0.1
 USUAL = (0, 2, TIME_WAS_UP)
 """Exit statuses after which a worker is not restarted."""
@@ -72,15 +70,18 @@ class Worker:
         for process in self._processes:
             process.send_signal(number)
 
-    def wait(self) -> int:
+    def wait(self, seconds_to_end: float = 150.0) -> int:
         """Wait for all processes; kill those that do not end soon after the first.
+
+        Args:
+            seconds_to_end: How long they may take: they notice its death within 60 seconds.
 
         Returns:
             The exit status: an unusual one if there is one, else that of process 0; -N if signal N killed it.
         """
         while all(process.poll() is None for process in self._processes):
             time.sleep(_POLL_SECONDS)
-        end = time.monotonic() + SECONDS_TO_END
+        end = time.monotonic() + seconds_to_end
         for process in self._processes:
             try:
                 process.wait(max(0.0, end - time.monotonic()))

@@ -14,10 +14,6 @@ from types import FrameType
 
 from paperbench.errors import Interrupted
 
-REPEAT_SECONDS = 1.0
-"""A signal this soon after another repeats it: `timeout` sends two, and a signal to a whole cgroup also reaches the
-workers, to whom their executor passes it on."""
-
 
 @dataclass
 class Limits:
@@ -27,11 +23,14 @@ class Limits:
         stop_at: Iteration at which every run pauses.
         max_seconds: Time limit for training, in seconds since this object was created.
         signal: Number of the first signal received, if any.
+        repeat_seconds: A signal this soon after another repeats it: `timeout` sends two, and a signal to a whole cgroup
+            also reaches the workers, to whom their executor passes it on.
     """
 
     stop_at: int | None = None
     max_seconds: float | None = None
     signal: int | None = None
+    repeat_seconds: float = 1.0
     _started: float = field(default_factory=time.monotonic)
 
     def last_iteration(self, iterations: int) -> int:
@@ -75,7 +74,7 @@ def stopping_on_signals(
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
         nonlocal heeded_at
-        if time.monotonic() < heeded_at + REPEAT_SECONDS:
+        if time.monotonic() < heeded_at + limits.repeat_seconds:
             return
         heeded_at = time.monotonic()
         if forward:

@@ -6,13 +6,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from paperbench import api
-from paperbench.cli.run import _conclude
-from paperbench.data.dataset import MissingDataset
+from paperbench.cli.run import conclude
 from paperbench.errors import PaperbenchError
 from paperbench.runs.record import Record
 from paperbench.runs.store import Store
@@ -31,21 +31,15 @@ def only_record(results: Path) -> Record:
 
 @pytest.mark.parametrize(("options", "is_refused"), [((), True), (("--yes",), False), (("--max-seconds", "1d"), False)])
 def test_days_on_a_cpu_need_a_yes(
-    run: Run, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], is_refused: bool
+    run: Run, taking: Callable[[float], Path], options: tuple[str, ...], is_refused: bool
 ) -> None:
-    def stop(*_: object) -> None:
-        raise PaperbenchError("started")
-
-    monkeypatch.setattr("paperbench.bench.cost._measure_step", lambda *_: (64, 1.0))
-    monkeypatch.setattr(
-        "paperbench.data.sources.load_dataset", lambda key, _: MissingDataset(key, "", "", False, error="")
-    )
-    monkeypatch.setattr("paperbench.api.run", stop)
-    code, _, err = run("run", "table2", "--device", "cpu", "--cells", "preact/resnet110", "--seeds", 1, *options)
+    Path("file").touch()
+    where = ("--tables", taking(10), "--results", "file/r")  # which the first run, if it is started, cannot write
+    code, _, err = run("run", "table2", *ONE_CELL, *where, *options)
     assert code == 2
-    assert ("these runs take about 36 hours for the training steps" in err) == is_refused
+    assert (" days for the training steps, going by one step of" in err) == is_refused
     assert ("Add --yes" in err) == is_refused
-    assert ("started" in err) != is_refused
+    assert ("cannot be written" in err) != is_refused
 
 
 def test_plan_without_data_cannot_be_run(tmp_path: Path) -> None:
@@ -186,7 +180,7 @@ def test_exit_status_says_whether_to_go_on(
     where = {"root": quick_specs, "profile": "smoke", "device": "cpu"}
     plan = api.plan("table2", tmp_path / "r", cells="preact/resnet110", seeds=2, **where)
     outcome = api.conclude(plan, plan.runs[:failed], is_cut_short, number)
-    assert _conclude(outcome, lambda _: None) == status
+    assert conclude(outcome, lambda _: None) == status
 
 
 def test_failed_run_that_another_process_finished_has_not_failed(trained: Path, quick_specs: Path) -> None:

@@ -7,17 +7,16 @@ import signal
 
 import pytest
 
-from paperbench.runs import limits as limits_module
 from paperbench.runs.limits import Limits, stopping_on_signals
 
 
-def test_second_signal_exits_unless_it_repeats_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_signal_exits_unless_it_repeats_the_first() -> None:
     before, limits = signal.getsignal(signal.SIGTERM), Limits()
     with stopping_on_signals(limits):
         for _ in range(3):  # as from `timeout`, or passed on to a process that has had it
             os.kill(os.getpid(), signal.SIGTERM)
         assert limits.signal == signal.SIGTERM
-        monkeypatch.setattr(limits_module, "REPEAT_SECONDS", 0.0)
+        limits.repeat_seconds = 0.0
         with pytest.raises(SystemExit, match=str(128 + signal.SIGTERM)):
             os.kill(os.getpid(), signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) == before
