@@ -127,11 +127,11 @@ def test_precisions_are_left_as_they_were(holder: Any, precision: str) -> None:
         assert precisions() == before
 
 
-def test_truncated_images_are_refused_whatever_pillow_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
-    with neutral():
-        assert not ImageFile.LOAD_TRUNCATED_IMAGES
-    assert ImageFile.LOAD_TRUNCATED_IMAGES
+def test_truncated_images_are_refused_whatever_pillow_is_told() -> None:
+    with attribute(ImageFile, "LOAD_TRUNCATED_IMAGES", True):
+        with neutral():
+            assert not ImageFile.LOAD_TRUNCATED_IMAGES
+        assert ImageFile.LOAD_TRUNCATED_IMAGES
 
 
 def test_state_that_cannot_be_undone_is_refused() -> None:

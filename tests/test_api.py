@@ -3,10 +3,12 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -161,12 +163,13 @@ def test_runs_that_were_asked_for_count(plan: Any) -> None:
 
 
 def test_twice_the_runs_of_the_paper_profile_are_its_extension(
-    plan: Any, monkeypatch: pytest.MonkeyPatch, small_dataset: ImageDataset
+    plan: Any, small_dataset: ImageDataset, tmp_path: Path
 ) -> None:
     """Any other number is taken as fixed beforehand."""
     assert [plan(seeds=seeds).seeds for seeds in (None, 1, 2, 3)] == [1, 1, 2, 3]
-    monkeypatch.setattr("paperbench.data.sources.load_dataset", lambda key, directory: small_dataset)
-    plans = {seeds: plan(profile="paper", seeds=seeds) for seeds in (None, 10, 7)}
+    parts = ("x_train", "y_train", "x_test", "y_test")
+    np.savez(tmp_path / "cifar10.npz", **{part: getattr(small_dataset, part) for part in parts})
+    plans = {seeds: plan(profile="paper", seeds=seeds, data=tmp_path) for seeds in (None, 10, 7)}
     assert [(len(one.runs), one.seeds) for one in plans.values()] == [(5, 5), (10, 5), (7, 7)]
     assert plans[10].counted == (
         "Runs that count: 5 per cell (seeds 0-4); seeds 5-9: the extension, for cells that these leave undecided."
@@ -213,15 +216,16 @@ def test_signal_stops_a_run_and_handlers_are_restored(plan: Any) -> None:
     assert (outcome.is_cut_short, outcome.signal, len(outcome.remaining)) == (True, signal.SIGINT, 1)
 
 
+@pytest.mark.full
 def test_slurm_may_repeat_its_signal(plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It sends SIGTERM when it preempts a job, and again at the end of the grace time, long before SIGKILL."""
     monkeypatch.setenv("PAPERBENCH_SAVED", str(tmp_path / "saved"))
-    monkeypatch.setattr("paperbench.runs.limits.REPEAT_SECONDS", 0.0)
 
     class Sending(Observer):
         def stepped(self, iteration: int) -> None:
             for _ in range(2):
                 os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(1.1)
 
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
@@ -264,8 +268,7 @@ class Listening(Observer):
 
 @pytest.mark.full
 def test_long_passes_say_how_far_they_are_and_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paperbench.streams.SECONDS_TO_FIRST", 0.0)
-    monkeypatch.setattr("paperbench.streams.MOST_SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr("paperbench.streams.Count.is_due", lambda _: True)
     root = copy_of_photo_specs(tmp_path / "specs", crop=18)
 
     def trained(stop_at: str = "never") -> tuple[paperbench.api.Outcome, list[str]]:

@@ -35,14 +35,22 @@ def test_quota_is_the_smallest_on_the_way_up_rounded_up(
 
 
 @pytest.mark.parametrize(
-    ("affinity", "limit", "shared", "expected"),
+    ("usable", "limit", "shared", "expected"),
     [(8, "3", "1", 3), (2, "3", "1", 2), (8, "max", "", 8), (8, "3", "2", 1)],
 )
 def test_processors_are_those_of_affinity_and_quota(
-    affinity: int, limit: str, shared: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    usable: int, limit: str, shared: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(affinity))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", shared)
     write(tmp_path / "own", b"0::/")
     write(tmp_path / "cpu.max", f"{limit} 1".encode())
-    assert processors(tmp_path / "own", tmp_path) == expected
+    assert processors(tmp_path / "own", tmp_path, usable) == expected
+
+
+def test_processors_are_no_more_than_this_process_may_use(tmp_path: Path) -> None:
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        assert processors(tmp_path / "own", tmp_path) == 1
+    finally:
+        os.sched_setaffinity(0, before)

@@ -8,10 +8,10 @@ import json
 import re
 import shutil
 import sys
+from contextlib import redirect_stdout
 from itertools import count
 from math import inf
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -24,6 +24,7 @@ from paperbench.specs.table import Table, load_table
 from tests.cli.conftest import Run
 from tests.compare.judging import record, records
 from tests.helpers import ROOT
+from tests.limits import limit_file_size
 from tests.report.stores import make_store
 
 FULL = pytest.mark.full
@@ -115,10 +116,9 @@ def test_text_says_what_diverged_and_what_is_a_prefix(run: Run, results: Path) -
     assert sum(mark in "▁▂▃▄▅▆▇█" for mark in diverged) == pytest.approx(51 * 8_000 / 64_000, abs=1)
 
 
-def test_terminals_without_blocks_get_ascii(run: Run, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
-    monkeypatch.setattr(sys, "stdout", stream)
-    run("plot", "table2")
+def test_terminals_without_blocks_get_ascii(run: Run, results: Path) -> None:
+    with redirect_stdout(io.TextIOWrapper(io.BytesIO(), encoding="latin-1")) as stream:
+        run("plot", "table2")
     stream.seek(0)
     text = stream.read()
     assert "|" in text
@@ -140,17 +140,18 @@ def test_missing_matplotlib_names_the_extra(run: Run, results: Path, monkeypatch
     assert "pip install matplotlib" in err
 
 
-def test_a_full_disk_leaves_the_old_picture(run: Run, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("table2.csv").write_text("old")
-
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("paperbench.files.os.fsync", full)
-    code, _, err = run("plot", "table2", "--out", "table2.csv")
+@pytest.mark.parametrize(
+    ("arguments", "option"), [("plot table2 --out old/a.csv", "--out FILE"), ("report table2 --out old", "--out DIR")]
+)
+def test_file_that_cannot_be_written_leaves_the_old_one(run: Run, results: Path, arguments: str, option: str) -> None:
+    Path("old").mkdir()
+    for name in ("a.csv", "index.html"):
+        Path("old", name).write_text("old")
+    with limit_file_size(1_000):
+        code, _, err = run(*arguments.split())
     assert code == 2
-    assert "Free some space or choose another directory (`--out FILE`)" in " ".join(err.split())
-    assert Path("table2.csv").read_text() == "old"
+    assert "cannot be written: File too large. Raise the limit (see `ulimit -a`)" in err
+    assert [path.read_text() for path in Path("old").iterdir()] == ["old"] * 2
 
 
 def test_a_damaged_history_is_left_out_and_said(run: Run, results: Path) -> None:

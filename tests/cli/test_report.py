@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from pathlib import Path
 
 import pytest
@@ -80,19 +78,3 @@ def test_a_link_is_neither_followed_nor_replaced(run: Run, results: Path, comman
     assert "cannot be written: it is not a regular file" in err
     assert all(path.is_symlink() for path in Path("page").iterdir())
     assert Path("mine").read_text() == "mine"
-
-
-def test_a_full_disk_leaves_the_old_page(run: Run, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("page").mkdir()
-    Path("page/index.html").write_text("old")
-
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    code, _, err = run("report", "table2", "--out", "page")
-    assert code == 2
-    assert "page/index.html cannot be written: No space left on device" in err
-    assert "(`--out DIR`)" in err
-    assert {path.name for path in Path("page").iterdir()} == {"index.html"}
-    assert Path("page/index.html").read_text() == "old"
