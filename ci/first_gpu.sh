@@ -48,19 +48,15 @@ stop() {
 
 left() { echo $((60 * minutes - SECONDS - $1)); }
 
-train() { # ENGINE: runs in the order of their worth, again with another engine if one fails
-    local cells='--cells original/resnet110 preact/resnet110' runs engine status=0
+train() { # runs in the order of their worth
+    local cells='--cells original/resnet110 preact/resnet110' runs status=0
     trap 'kill $!; wait $!; exit' TERM
     for runs in "$cells --seeds 1" "$cells" ''; do
-        for engine in "$1" auto; do
-            (($(left 45) > 0)) || return "$status"
-            # shellcheck disable=SC2086  # several words
-            timeout --kill-after=10 "$(left 20)" "$PYTHON" -m paperbench run table2 $runs --profile "$profile" --yes \
-                --precision bf16 --engine "$engine" --device "$device" --results "$work/results" \
-                --max-seconds "$(left 35)" &
-            wait $! && status=0 || status=$?
-            case $status in 0) break ;; 75 | 124) return ;; esac # the time was up
-        done
+        (($(left 45) > 0)) || return "$status"
+        # shellcheck disable=SC2086  # several words
+        timeout --kill-after=10 "$(left 20)" "$PYTHON" -m paperbench run table2 $runs --profile "$profile" --yes \
+            --precision bf16 --device "$device" --results "$work/results" --max-seconds "$(left 35)" &
+        wait $! || { status=$? && case $status in 75 | 124) return ;; esac; } # the time was up
     done
     return "$status"
 }
@@ -85,9 +81,9 @@ doctor=$! seconds=$((minutes * 12 < 110 ? minutes * 12 : 110))
 timeout --kill-after=5 $((seconds + 30)) \
     "$PYTHON" -m paperbench.bench.first_gpu measure "$work/first.json" "$device" "$seconds" &
 wait $! || failed+=' measurement'
-read -r engine runs < <("$PYTHON" -m paperbench.bench.first_gpu choose "$work/first.json" "$(left 50)")
-echo "$(left 0) s left: training with engine ${engine:=auto}, in which $runs runs of ResNet-110 should end."
-train "$engine" &
+runs=$("$PYTHON" -m paperbench.bench.first_gpu choose "$work/first.json" "$(left 50)")
+echo "$(left 0) s left: training, in which $runs runs of ResNet-110 should end."
+train &
 training=$!
 wait $doctor
 cat "$work/doctor.txt"
@@ -107,7 +103,7 @@ fi
 if (($(left 60) > 0)); then
     echo "$(left 0) s left. So far:" && finish # if this is killed, that much is kept
     # once more, without the tests, which may have taken the GPU's memory
-    wait $training || (($(left 60) < 0)) || { train "$engine" & training=$!; }
+    wait $training || (($(left 60) < 0)) || { train & training=$!; }
 fi
 wait $training || failed+=' training'
 finish

@@ -488,8 +488,9 @@ class Plan:
     def listing(self, cost: Cost | None = None) -> str:
         """List the runs and, if `cost` is given, the time, memory and disk space that the remaining ones take."""
         from paperbench.data.dataset import MissingDataset
+        from paperbench.data.share import WHOLE
         from paperbench.runs.disk_space import format_bytes, run_files
-        from paperbench.training.engine import engine_candidates
+        from paperbench.training.engine import engine_candidates, groups_at_once
         from paperbench.training.memory import memory_needed
 
         store, lacking = Store(self.selection.results), {run.id: iterations for run, iterations in self.remaining}
@@ -500,14 +501,15 @@ class Plan:
             status = f"at {record.iteration:,}" if record and status == "partial" else status
             status = "unknown" if isinstance(run.dataset, MissingDataset) else status
             groups.setdefault((run.spec.digest, status), []).append(run)
-        rows = []
+        rows, (engine, *_) = [], engine_candidates(self.training.engine, self.device)
         for (_, status), runs in groups.items():
             to_do = sum(lacking.get(run.id, 0) for run in runs)
             costs = ["", "", ""]
             if cost and to_do:
                 one = runs[0]
                 hours = sum(cost.seconds[run.id] for run in runs) / 3600
-                gigabytes = memory_needed(one.net, one.recipe, one.spec.precision, one.side) / 1e9
+                at_once = groups_at_once(engine.name, one.recipe, WHOLE)
+                gigabytes = memory_needed(one.net, one.recipe, one.spec.precision, one.side, at_once) / 1e9
                 costs = [*map(_short, (hours, gigabytes, sum(run_files(run)[1] for run in runs) / 1e9))]
             first, *others = runs[0].places
             rows.append((first, _format_seeds({run.seed for run in runs}).split()[1], status, f"{to_do:,}", *costs))
@@ -521,13 +523,8 @@ class Plan:
         work = f"{at_most}{total} to do, about {format_bytes(self.bytes_needed)} of disk"
         if not lacking:
             work = "nothing to do" if self.training.stop_at else "all finished"
-        how = self.training.engine, self.device
-        candidates = (
-            engine_candidates(*how, run.recipe.iterations, has_dropout=run.net.has_dropout) for run in self.runs
-        )
-        engines = {best.name for best, *_ in candidates}
         precisions = {run.spec.precision for run in self.runs}
-        used = f"Device {self.device}, precision {', '.join(precisions)}, engine {', '.join(sorted(engines))}."
+        used = f"Device {self.device}, precision {', '.join(precisions)}, engine {engine.name}."
         sentences = [f"{n_runs}, {work}.", used]
         if cost:
             kind = "GPU" if self.device.type == "cuda" else "main"
@@ -643,14 +640,12 @@ def plan_runs(
     device = ELSEWHERE
     if not for_other_machine:
         device = choose_device(training.device, warnings.append, may_be_elsewhere=estimate_only)
-    engine_candidates(training.engine, device, iterations=0)  # raises its errors before data are loaded
+    engine_candidates(training.engine, device)  # raises its errors before data are loaded
     precision = choose_precision(training.precision or table.experiment.precision, device)
     datasets = _load_datasets(planning.needed_datasets(chosen, profile), training.data, may_lack=estimate_only)
     usual = table.seeds_in(profile)
     seeds = selection.seeds or usual
     runs = planning.plan(table, chosen, selection.profile, precision, seeds, datasets)
-    for has_dropout in {run.net.has_dropout for run in runs}:
-        engine_candidates(training.engine, device, iterations=0, has_dropout=has_dropout)
     store = Store(results)
     to_do = remaining(runs, store, Limits(training.stop_at), training.incompatible)
     needed = bytes_needed([run for run, _ in to_do], store, start_anew=training.incompatible == "restart")

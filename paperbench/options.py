@@ -111,9 +111,7 @@ class TrainingOptions:
     """auto (default: the first GPU that works, else the CPU), cpu, cuda or cuda:N"""
 
     engine: str = _option("E", default="auto")
-    """eager, graph (a CUDA graph: same numbers as eager, bit for bit), streams (the same with batch-norm groups side by
-    side), compile (torch.compile: rounds differently) or auto (default: the fastest that suits the device and the
-    number of iterations)"""
+    """eager, graph (a CUDA graph: same numbers as eager, bit for bit) or auto (default: the faster that works)"""
 
     stop_at: int | None = _option("ITER", positive_int)
     """pause every run after this iteration; repeat the command without it, or with a higher one, to resume"""

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import paperbench
 from paperbench.api import Plan
@@ -21,7 +20,6 @@ from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import Store
 from paperbench.specs.table import Table
-from paperbench.training.engine import available_engines
 from paperbench.typed import from_json
 from tests.cli.test_compare import MATCHING, write
 from tests.compare.judging import records
@@ -313,10 +311,3 @@ def test_run_in_another_thread_installs_no_handlers(plan: Any) -> None:
 def test_invalid_plan_is_refused(plan: Any, choices: dict[str, Any], message: str) -> None:
     with pytest.raises(PaperbenchError, match=message):
         plan(**choices)
-
-
-@pytest.mark.skipif(available_engines(torch.device("cpu"))["compile"] is not None, reason="needs a C++ compiler")
-def test_engine_that_one_net_cannot_take_is_refused_before_any_is_trained(tmp_path: Path) -> None:
-    with pytest.raises(PaperbenchError, match="Engine compile: compiled dropout draws other values"):
-        paperbench.plan("table1", tmp_path, profile="smoke", engine="compile")
-    assert paperbench.plan("table1", tmp_path, profile="smoke", engine="compile", cells="original").runs

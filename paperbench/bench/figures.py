@@ -70,8 +70,8 @@ class VariantFigures:
 
     Attributes:
         detail: Explanation of the status.
-        first_step_seconds: Time to build the net and the loop and to make the first step, including compilation and
-            capture, excluding the creation of the images.
+        first_step_seconds: Time to build the net and the loop and to make the first step, including capture,
+            excluding the creation of the images.
         step_seconds: Time per step in each round.
         control: Time per step of a second measurement in each round, from which the noise is computed; two variants
             have one.
@@ -81,7 +81,7 @@ class VariantFigures:
         over_on_device: Ratio to the on-device loop at the variant's precision.
         peak_memory: Peak allocation of torch before the rounds. GPUs only.
         losses: Training loss of each of our first steps; None if one is not finite.
-        update_norm: Norm of our first parameter updates, relative to eager float32; None if a loss is not finite.
+        update_norm: No longer measured.
     """
 
     variant: Variant

@@ -22,7 +22,6 @@ from paperbench.bench.throughput import MIN_STEPS
 from paperbench.bench.timing import Way, race, stopwatch
 from paperbench.catalogue import FAMILIES, resolve
 from paperbench.specs.table import find_spec_root, load_table
-from paperbench.training.engine import BIT_EQUAL
 from paperbench.training.evaluation import no_interrupt
 from paperbench.training.memory import release_memory
 from paperbench.training.processes import Processes
@@ -146,8 +145,8 @@ def measure_scaling(
         ways: dict[str, Way] = {"alone": partial(time_alone, threads)}
         ways |= {part: partial(time_part, part) for part in PARTS}
         for name in ("alone", "together"):
-            ways[name](MIN_STEPS)  # compile or capture, warm the caches
-        is_equal = equal_parameters(alone, shared.trainer) if engine in BIT_EQUAL else None
+            ways[name](MIN_STEPS)  # capture, warm the caches
+        is_equal = equal_parameters(alone, shared.trainer)
         if device.type == "cpu":
             ways["alone_all_threads"] = partial(time_alone, threads * processes.count)
         found: dict[str, tuple[float, ...]] = {"alone_all_threads": ()}

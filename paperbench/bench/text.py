@@ -21,7 +21,7 @@ plain loop: as public repositories ship it (eager, DataLoader, {workers} workers
 on-device loop: the same with batches already on the device. Speedup: over the
 plain loop as shipped, then over both at the same precision; median of rounds.
 ~: within noise, the largest change between two timings of a variant in a round.
-First step: with compilation. {last}"""
+{last}"""
 _LAST = {
     "cpu": "On a CPU compare the speedups, not the images/s.",
     "cuda": "Peak: memory allocated by torch before the rounds.",

@@ -38,10 +38,10 @@ from paperbench.bench.setup import Training
 from paperbench.bench.timing import race, stopwatch, synchronize
 from paperbench.errors import PaperbenchError, summarize_error
 from paperbench.models import ResidualNet
-from paperbench.training.engine import BIT_EQUAL, available_engines, engine_candidates
+from paperbench.training.engine import available_engines, engine_candidates
 from paperbench.training.memory import is_out_of_memory, release_memory
 from paperbench.training.precision import PRECISIONS, choose_precision, set_arithmetic
-from paperbench.training.soundness import STEPS, Reference, bitwise_error, find_reference, first_steps, step_error
+from paperbench.training.soundness import STEPS, FirstSteps, bitwise_error, first_steps
 
 MIN_STEPS = 2
 """Minimum number of steps per measurement; a trial with this many steps determines the number."""
@@ -51,15 +51,13 @@ def bench_variants(engines: Sequence[str], precisions: Sequence[str], device: to
     """Return the variants to measure: plain loops, default precision first, then on-device loops, then ours.
 
     Args:
-        engines: If empty, all that the device supports; on a CPU only eager, as compiling takes minutes.
+        engines: If empty, all that the device supports.
         precisions: If empty, all that the device supports.
     """
     shipped = choose_precision(None, device)
     if not engines:
-        usable = [name for name, why in available_engines(device).items() if why is None]
-        engines = usable if device.type == "cuda" else ["eager"]
-    else:
-        engines = [engine_candidates(name, device, iterations=64_000)[0].name for name in engines]
+        engines = [name for name, why in available_engines(device).items() if why is None]
+    engines = [engine_candidates(name, device)[0].name for name in engines]
     precisions = precisions or [name for name in PRECISIONS if name != "tf32" or shipped == "tf32"]
     precisions = [choose_precision(name, device) for name in dict.fromkeys(precisions)]
     return [
@@ -96,7 +94,7 @@ class VariantRunner:
 
     Args:
         batches: Returns the on-device loop's batches.
-        reference: Returns the first steps of eager in a precision.
+        eager: Returns the first steps of eager in a precision.
 
     Attributes:
         figures: Results so far.
@@ -108,42 +106,40 @@ class VariantRunner:
         variant: Variant,
         training: Training,
         batches: Callable[[], list[Batch]],
-        reference: Callable[[str], Reference],
+        eager: Callable[[str], FirstSteps],
     ) -> None:
         self.figures = VariantFigures(variant, "skipped", "no time left")
         self.loop: TrainerLoop | PlainLoop | None = None
-        self._variant, self._training, self._batches, self._reference = variant, training, batches, reference
+        self._variant, self._training, self._batches, self._eager = variant, training, batches, eager
 
     def build(self) -> None:
         """Build and check the variant."""
         variant, device = self._variant, self._training.device
         on_gpu = device.type == "cuda"
         with self._record_errors():
-            reference = self._reference("fp32") if variant.kind == "paperbench" else None
-            equal = self._reference(variant.precision) if variant.engine in BIT_EQUAL - {"eager"} else None
+            eager = self._eager(variant.precision) if variant.engine != "eager" else None
             batches = self._batches() if variant.kind == "plain-on-device" else None
             release_memory(device)
             if on_gpu:
                 torch.cuda.reset_peak_memory_stats(device)
             before = torch.cuda.memory_allocated(device) if on_gpu else 0
-            self.loop = self._build_trainer(reference, equal) if reference else self._build_plain_loop(batches)
+            self.loop = self._build_trainer(eager) if variant.kind == "paperbench" else self._build_plain_loop(batches)
             if self.loop and on_gpu:
                 self._record(peak_memory=torch.cuda.max_memory_allocated(device) - before)
 
-    def _build_trainer(self, reference: Reference, equal: Reference | None) -> TrainerLoop | None:
-        """Return our loop, or None if its first steps differ from the reference, or its losses from `equal` at all."""
+    def _build_trainer(self, eager: FirstSteps | None) -> TrainerLoop | None:
+        """Return our loop, or None if its first losses are not finite, or differ from eager's at all."""
         start = time.perf_counter()
         loop = TrainerLoop(self._training, self._variant.engine, self._variant.precision)
         synchronize(self._training.device)
         built = time.perf_counter() - start
         first = first_steps(loop.trainer, STEPS)
         self._record(first_step_seconds=built + first.seconds)
-        update_norm = first.norms["parameters"]
-        if all(map(math.isfinite, [*first.losses, update_norm])):
-            self._record(losses=tuple(first.losses), update_norm=update_norm / reference.norms["parameters"])
-        problem = step_error(first, reference, self._variant.precision)
-        if equal and not problem:
-            problem = bitwise_error(first.losses, equal.losses, self._variant.precision)
+        if not all(map(math.isfinite, first.losses)):
+            problem: str | None = "a loss of the first steps is not finite"
+        else:
+            self._record(losses=tuple(first.losses))
+            problem = bitwise_error(first.losses, eager.losses, self._variant.precision) if eager else None
         if problem:
             self._record(status="wrong step", detail=problem)
         return None if problem else loop
@@ -194,17 +190,17 @@ class VariantRunner:
         release_memory(self._training.device)  # not before the error and its frames are gone
 
 
-def _cache_with_errors(find: Callable[[str], Reference]) -> Callable[[str], Reference]:
-    """Cache references by precision, errors included: as text, since an exception would keep its net in memory."""
+def _cache_with_errors(find: Callable[[str], FirstSteps]) -> Callable[[str], FirstSteps]:
+    """Cache first steps by precision, errors included: as text, since an exception would keep its net in memory."""
 
     @cache
-    def attempt(precision: str) -> Reference | str:
+    def attempt(precision: str) -> FirstSteps | str:
         try:
             return find(precision)
-        except Exception as error:  # whatever it is, the variants that need the reference report it
-            return f"reference eager {precision} failed: {summarize_error(error)}"
+        except Exception as error:  # whatever it is, the variants that need them report it
+            return f"the first steps of eager {precision} failed: {summarize_error(error)}"
 
-    def cached(precision: str) -> Reference:
+    def cached(precision: str) -> FirstSteps:
         found = attempt(precision)
         if isinstance(found, str):
             raise PaperbenchError(found)
@@ -231,8 +227,8 @@ def measure_net(
     """
     recipe, device = training.recipe, training.device
     batches = cache(lambda: on_device_batches(training.dataset, recipe.batch_size, device))
-    reference = _cache_with_errors(lambda name: find_reference(lambda: training.trainer("eager", name), name, STEPS))
-    runners = [VariantRunner(variant, training, batches, reference) for variant in variants]
+    eager = _cache_with_errors(lambda precision: first_steps(training.trainer("eager", precision), STEPS))
+    runners = [VariantRunner(variant, training, batches, eager) for variant in variants]
     for runner in runners:
         if time.monotonic() > deadline:
             break

@@ -26,10 +26,10 @@ BUILD_SHARE = 0.8
 SUMMARY = "measure training speed on this machine against a plain PyTorch loop"
 DESCRIPTION = (
     "Measure images per second with every engine and precision, and with plain PyTorch loops, in interleaved rounds. A "
-    "variant is timed only if its first losses and parameter updates match eager float32. With --loader: measure how "
-    "fast ImageNet's crops are made. With --scaling: measure how fast several processes train one run. Exit status: 1 "
-    "if a variant failed or made wrong steps, or nothing was measured, else 0; running out of memory or time is not a "
-    "failure."
+    "variant is timed only if its first losses equal those of eager in the same precision, bit for bit. With --loader: "
+    "measure how fast ImageNet's crops are made. With --scaling: measure how fast several processes train one run. "
+    "Exit status: 1 if a variant failed or made wrong steps, or nothing was measured, else 0; running out of memory or "
+    "time is not a failure."
 )
 
 
@@ -64,8 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="E",
-        help="as for `run` (default: all that this machine supports; on a CPU only eager, as compiling takes minutes). "
-        "With --scaling: one (default: as for `run`)",
+        help="as for `run` (default: all that this machine supports). With --scaling: one (default: as for `run`)",
     )
     parser.add_argument(
         "--precisions",
@@ -179,7 +178,7 @@ def _measure_scaling(args: argparse.Namespace, launch: Launch | None) -> int:
 
     device, status = choose_device(own_device(args.device, launch), _log), 2
     precision = choose_precision(args.precisions[0] if args.precisions else None, device)
-    engine = engine_candidates((args.engines or ["auto"])[0], device, iterations=64_000)[0].name
+    engine = engine_candidates((args.engines or ["auto"])[0], device)[0].name
     names = list(dict.fromkeys(args.models or MODELS[device.type]))
     trainings = {name: scaling_training(name, args.batch_size, device) for name in names}
     processes = Processes(launch, device)

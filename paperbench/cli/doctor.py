@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SUMMARY = "check whether this machine can train, and say what `run` would take"
 DESCRIPTION = (
     "Print one page to read before the first run, or to paste into an issue: no host name, user name or path is in it. "
-    "It lists the software, GPUs, compilers and data sets of this machine, what `run` would take for each table, and "
+    "It lists the software, GPUs and data sets of this machine, what `run` would take for each table, and "
     "what would fail. It runs a small convolution on each GPU and loads the data sets. Exit status: 1 if anything "
     "would fail, else 0."
 )
@@ -43,7 +43,7 @@ def execute(args: argparse.Namespace) -> int:
         headers, alignment = ("table", "precision", "engine", "memory"), ("left", "left", "left", "right")
         print(f"`paperbench run` takes, on {found.device}:\n")
         print(as_text(Grid(headers, tuple(found.choices), alignment)), end="\n\n")
-        notes = ["memory: for a step of the largest net; `compile` keeps a whole batch and needs more", *found.reasons]
+        notes = ["memory: for a step of the largest net", *found.reasons]
         print("\n".join(paragraph(note, "  ") for note in notes), end="\n\n")
     print("Problems:" if found.problems else "No problem found.")
     for number, problem in enumerate(found.problems, 1):

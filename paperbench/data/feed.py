@@ -32,16 +32,15 @@ class Feed(Protocol):
     Attributes:
         device: Where batches are.
         mean, std: The net's input is (pixels - mean) / std for pixels in [0, 1]; channels first.
-        test_batch, groups_at_once: Number of images in a test, and of BN groups in a re-estimation, that go through the
-            net at once. They affect only memory and speed.
-        share: This process's part of every batch, and of the batches of a test or re-estimation: every n-th.
+        test_batch: Number of images in a test that go through the net at once. It affects only memory and speed.
+        share: This process's part of every batch, and of the batches of a test and the groups of a re-estimation: every
+            n-th.
     """
 
     device: torch.device
     mean: Tensor
     std: Tensor
     test_batch: int
-    groups_at_once: int
     share: Share
 
     def choices(self, iteration: int) -> Choices:
@@ -60,12 +59,8 @@ class Feed(Protocol):
             evaluation: How photographs are tested; None for small images.
         """
 
-    def reestimation(self, at_once: int) -> Iterator[Tensor]:
-        """Yield this process's batches of one pass of augmented training images, without an incomplete last group.
-
-        Args:
-            at_once: BN groups of a batch, but the last may have fewer.
-        """
+    def reestimation(self) -> Iterator[Tensor]:
+        """Yield this process's BN groups of one pass of augmented training images, without an incomplete last one."""
 
     def advice(self) -> str | None:
         """Return what would feed a training that waits for its images; None if it hardly waits, or has just begun."""
@@ -105,7 +100,7 @@ class ImageFeed(TrainingBatches):
         self._batches = partial(TrainingBatches, dataset, transform, **options)
         self._recipe, self.share = recipe, WHOLE
         self.mean, self.std = transform.mean, transform.std
-        self.test_batch, self.groups_at_once = (100, 1) if device.type == "cpu" else (2000, 16)
+        self.test_batch = 100 if device.type == "cpu" else 2000
         self._test = torch.from_numpy(dataset.x_test).to(device), torch.from_numpy(dataset.y_test).to(device)
 
     def choices(self, iteration: int) -> BatchIndices:
@@ -123,13 +118,10 @@ class ImageFeed(TrainingBatches):
             images = self._transform(pixels, self._transform.shift).permute(0, 3, 1, 2)
             yield Batch(images.contiguous(memory_format=torch.channels_last), labels)
 
-    def reestimation(self, at_once: int) -> Iterator[Tensor]:
+    def reestimation(self) -> Iterator[Tensor]:
         stream = self._batches(batch_size=self._recipe.batch_norm.group, purpose="batch-norm")
-        groups = stream.num_images // stream.batch_size
-        for first in self._own(range(0, groups, at_once)):
-            parts = [stream.choices(index) for index in range(first, min(first + at_once, groups))]
-            order, variant = (torch.cat(part) for part in zip(*parts, strict=True))
-            yield stream.make(BatchIndices(order, variant)).images
+        for number in self._own(range(stream.num_images // stream.batch_size)):
+            yield stream.make(stream.choices(number)).images
 
     def _own(self, batches: Iterable[Item]) -> Iterator[Item]:
         return islice(batches, self.share.rank, None, self.share.processes)

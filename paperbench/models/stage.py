@@ -54,7 +54,7 @@ class RepeatedForwardPass(AbstractContextManager[None]):
     """
 
     def __init__(self, module: nn.Module) -> None:
-        # Copies take the updates. A momentum of 0 would make torch.compile compile each unit twice.
+        # Copies take the updates.
         states = map(_state, module.modules())
         self._first = [(part, mode, {name: own.clone() for name, own in kept.items()}) for part, mode, kept in states]
         self._before: list[list[State]] = []

@@ -71,7 +71,7 @@ class Progress(Observer):
     def checking(self, run: PlannedRun, engine: str, processes: int) -> None:
         self._begin(run)
         others = f"in {processes} processes with those of eager in one" if processes > 1 else "with eager ones"
-        self.say(f"    {run.id}: comparing the first steps of engine {engine} {others}{_wait(engine)}")
+        self.say(f"    {run.id}: comparing the first steps of engine {engine} {others}")
 
     def started(self, run: PlannedRun, iteration: int, last_iteration: int, engine: str, reason: str) -> None:
         self._here, self._last = iteration, last_iteration
@@ -85,7 +85,7 @@ class Progress(Observer):
             self.say(f"{self._name(run)}: to iteration {last_iteration:,}{of_all}{resumed}")
         if (text := f"engine {engine}: {reason}") != self._engine:
             self._engine = text
-            self.say(f"    {text}{_wait(engine) if iteration else ''}")
+            self.say(f"    {text}")
         self._tested, self._facts = [], []
         self._line.show(self._status)
 
@@ -175,7 +175,3 @@ def _clock(seconds: float) -> str:
     whole = round(seconds)
     minutes = f"{whole // 60 % 60}:{whole % 60:02}"
     return minutes if whole < 3600 else f"{whole // 3600}:{minutes:>05}"
-
-
-def _wait(engine: str) -> str:
-    return "; compiling can take minutes" if engine == "compile" else ""

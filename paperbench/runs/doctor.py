@@ -1,4 +1,4 @@
-"""What runs find on this machine: software, GPUs, compilers, data sets, and what each table would take.
+"""What runs find on this machine: software, GPUs, data sets, and what each table would take.
 
 It is meant to be published, so no host name, user name or path is in it.
 """
@@ -11,13 +11,13 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
 
 from paperbench.catalogue import DATASETS, FAMILIES, Net
 from paperbench.data.cifar_batches import DIRECTORIES
+from paperbench.data.share import WHOLE
 from paperbench.data.sources import load_dataset
 from paperbench.errors import PaperbenchError, listing, one_line, without_paths
 from paperbench.processors import quota
@@ -26,7 +26,7 @@ from paperbench.runs.environment import code_facts, cudnn_version, environment_f
 from paperbench.runs.planning import needed_datasets
 from paperbench.specs.table import Table
 from paperbench.training.device import CUDA_ERRORS, choose_device, gpu_problem
-from paperbench.training.engine import available_engines, engine_candidates
+from paperbench.training.engine import engine_candidates, groups_at_once
 from paperbench.training.memory import memory_free, memory_needed
 from paperbench.training.precision import choose_precision
 
@@ -74,7 +74,7 @@ def diagnose(wanted: str, data: Path, results: Path, tables: Sequence[Table]) ->
         found.problems += [f"The CPU is used, as {gpu} does not work: {problem}" for gpu, problem in gpus.items()]
     found.facts = {**_software(), "driver": driver or "nvidia-smi not found"}
     found.facts |= {str(gpu): _describe_gpu(gpu, problem) for gpu, problem in gpus.items()} or {"GPU": "none"}
-    found.facts |= _machine(found.device or CPU, results)
+    found.facts |= _machine(results)
     for key in DIRECTORIES:
         _examine_dataset(key, data.absolute(), [table.id for table in tables if key in _datasets(table)], found)
     for table in tables if found.device else ():
@@ -88,16 +88,12 @@ def diagnose(wanted: str, data: Path, results: Path, tables: Sequence[Table]) ->
 
 def _software() -> dict[str, str]:
     code, environment = code_facts(), environment_facts(CPU)
-    try:
-        triton = version("triton")
-    except PackageNotFoundError:
-        triton = "missing"
     built_for = f"CUDA {torch.version.cuda} on {torch._C._cuda_getArchFlags()}" if torch.version.cuda else "CPUs"
     return {
         "paperbench": f"{code.version}, {f'commit {code.commit}' if code.commit else f'source {code.source}'}",
         "system": f"{environment.system}, {' '.join(platform.libc_ver())}, Python {environment.python}",
         "torch": f"{environment.torch}, built for {built_for}",
-        "libraries": f"cuDNN {cudnn_version() or 'missing'}, Triton {triton}, timm {environment.timm}",
+        "libraries": f"cuDNN {cudnn_version() or 'missing'}, timm {environment.timm}",
     }
 
 
@@ -119,7 +115,7 @@ def _describe_gpu(device: torch.device, problem: str | None) -> str:
     return f"{of_gpu.name}, sm_{of_gpu.major}{of_gpu.minor}, {memory}; {state}"
 
 
-def _machine(device: torch.device, results: Path) -> dict[str, str]:
+def _machine(results: Path) -> dict[str, str]:
     environment, sizes, disk = environment_facts(CPU), [memory_free(CPU)], "unknown"
     with suppress(AttributeError, ValueError, OSError):  # not on Windows
         sizes.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -129,15 +125,8 @@ def _machine(device: torch.device, results: Path) -> dict[str, str]:
     hint = f" (a cgroup allows {allowed}: set OMP_NUM_THREADS={allowed})" * (allowed < environment.threads)
     return {
         "cpu": f"{environment.device}, {environment.threads} threads{hint}, {memory} free",
-        "compilers": f"C: {_compiler('CC', 'gcc', 'clang')}; C++: {_compiler('CXX', 'g++', 'clang++')}",
-        "compiling": available_engines(device)["compile"] or f"available on {device}",
         "disk": disk,
     }
-
-
-def _compiler(variable: str, *usual: str) -> str:
-    names = filter(None, (os.environ.get(variable), *usual))
-    return next(filter(None, (_output_of(name, "--version") for name in names)), "none")
 
 
 def _output_of(*command: str) -> str:
@@ -182,18 +171,16 @@ def _choose(table: Table, found: Diagnosis) -> None:
         for cell in table.cells()
         for setting in cell.settings
     ]
-    engines = dict.fromkeys(
-        engine_candidates("auto", device, recipe.iterations, has_dropout=net.has_dropout)[0]
-        for net, recipe in trainings
-    )
+    engine, *_ = engine_candidates("auto", device)
     net, recipe = max(trainings, key=lambda training: _activations(training[0]))
-    needed, free = memory_needed(net, recipe, precision), memory_free(device)
-    found.choices.append(
-        (table.id, precision, " or ".join(dict.fromkeys(one.name for one in engines)), format_bytes(needed))
-    )
+    at_once = groups_at_once(engine.name, recipe, WHOLE)
+    needed, free = memory_needed(net, recipe, precision, at_once=at_once), memory_free(device)
+    found.choices.append((table.id, precision, engine.name, format_bytes(needed)))
     found.reasons.append(f"{precision}: what {table.id} asks for" if own else f"{precision}: the default on {device}")
-    found.reasons += [f"{one.name}: {one.reason}" for one in engines]
-    if free is not None and needed > free and (needed := memory_needed(net, recipe, precision, recompute=True)) > free:
+    found.reasons.append(f"{engine.name}: {engine.reason}")
+    if free is None or needed <= free:
+        return
+    if (needed := memory_needed(net, recipe, precision, at_once=at_once, recompute=True)) > free:
         found.problems.append(
             f"The largest net of {table.id} needs about {format_bytes(needed)} in {precision}, with its residual units "
             f"recomputed; {device} has {format_bytes(free)} free. Stop other programs there, choose smaller nets "

@@ -24,10 +24,7 @@ class Observer:
         """
 
     def checking(self, run: PlannedRun, engine: str, processes: int) -> None:
-        """The first steps of an engine, or of several processes, are about to be compared with those of eager in one.
-
-        The first of them may compile the net.
-        """
+        """The first steps of an engine, or of several processes, will be compared with those of eager in one."""
 
     def stepped(self, iteration: int) -> None:
         """An iteration is done."""

@@ -121,7 +121,7 @@ class Session:
     Attributes:
         last: Number of iterations done at the end of the session.
         seconds: Duration, including tests and checkpoints.
-        engine: "eager", "graph", "streams" or "compile".
+        engine: "eager" or "graph"; in older records also "streams" or "compile".
         fallback: Why faster engines were not used although "auto" preferred them, or how the first steps of several
             processes differ from those of one; else None.
         processes: Number of processes that shared the batches; None for one.

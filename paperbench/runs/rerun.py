@@ -27,7 +27,7 @@ from paperbench.runs.session import history_line
 from paperbench.runs.store import RunDirectory
 from paperbench.specs.recipe import Evaluation, Recipe
 from paperbench.tensor_file import TensorFileError, check_fit, read_tensor_file
-from paperbench.training.engine import BIT_EQUAL, EngineName, available_engines
+from paperbench.training.engine import BIT_EQUAL, engine_candidates
 from paperbench.training.evaluation import EvaluationMetrics
 from paperbench.training.memory import is_out_of_memory
 from paperbench.training.precision import choose_precision
@@ -153,12 +153,12 @@ def rerun_prefix(
     precision = choose_precision(record.spec.precision, device)
     with _computing_like(recorded, device):
         current = environment_facts(device)
-        engine = _engine_like(first.engine, device)
+        engine, *_ = engine_candidates("auto", device)
         is_same = all(
-            {session.engine, engine} <= BIT_EQUAL and _is_same_machine(current, session.environment, device)
+            session.engine in BIT_EQUAL and _is_same_machine(current, session.environment, device)
             for session in record.sessions[: 1 + sum(one.last < lines[-1].iteration for one in record.sessions)]
         )
-        trainer = Trainer(net, recipe, dataset, record.seed, precision, device, engine=engine)
+        trainer = Trainer(net, recipe, dataset, record.seed, precision, device, engine=engine.name)
         with closing(trainer):
             pairs = list(zip(lines, _retrain(trainer, lines, images), strict=True))
     windows = (
@@ -260,14 +260,6 @@ def _net_and_recipe(record: Record, dataset: Dataset) -> tuple[Net, Recipe]:
     if (net.num_classes, net.in_chans) != (DATASETS[dataset.key].num_classes, 3):
         raise DisprovedError(f"{record.run} has a net for other images or classes than those of {dataset.name}.")
     return net, recipe
-
-
-def _engine_like(recorded: str, device: torch.device) -> EngineName:
-    """Return the recorded engine if it is available on the device, otherwise "eager"."""
-    for name, why_not in available_engines(device).items():
-        if name == recorded and why_not is None:
-            return name
-    return "eager"
 
 
 def _retrain(trainer: Trainer, lines: Sequence[HistoryLine], images: int) -> Iterator[HistoryLine]:

@@ -90,16 +90,11 @@ class RunSession:
             announce=warn,
             processes=processes,
         )
-        candidates = engine_candidates(
-            engine,
-            device,
-            run.recipe.iterations,
-            has_dropout=run.net.has_dropout,
-            earlier=self._earlier_sessions[-1].engine if self._earlier_sessions else None,
-        )
+        earlier = self._earlier_sessions[-1].engine if self._earlier_sessions else None
+        candidates = engine_candidates(engine, device, earlier)
         self._fallback: list[str] = []
         self._code, self._environment = code_facts(), environment_facts(device)
-        self.engine, self.trainer = self._first_sound(candidates, device, is_new=checkpoint is None)
+        self.engine, self.trainer = self._first_sound(candidates, device)
         if checkpoint is not None:
             self._load(checkpoint.state)
             self._warn_if_arithmetic_changed()
@@ -109,9 +104,7 @@ class RunSession:
         directory.clear_leftovers()
         directory.write_history(self.history)
 
-    def _first_sound(
-        self, candidates: list[EngineChoice], device: torch.device, *, is_new: bool
-    ) -> tuple[EngineChoice, Trainer]:
+    def _first_sound(self, candidates: list[EngineChoice], device: torch.device) -> tuple[EngineChoice, Trainer]:
         """Return the first engine that can be built and computes eager's first steps; its trainer.
 
         Raises:
@@ -120,32 +113,32 @@ class RunSession:
         *others, last = candidates
         for choice in others:
             try:
-                return choice, self._sound_trainer(choice.name, is_new=is_new)
+                return choice, self._sound_trainer(choice.name)
             except (Interrupted, DataError):
                 raise
-            except Exception as error:  # the failures of compilers, captures and drivers have no common type
+            except Exception as error:  # the failures of captures and drivers have no common type
                 problem = without_paths(error.reason) if isinstance(error, EngineError) else summarize_error(error)
             self._fallback.append(f"engine {choice.name} was not used: {problem}")
             release_memory(device)  # not before the error and its frames are gone
-        return last, self._sound_trainer(last.name, is_new=is_new)
+        return last, self._sound_trainer(last.name)
 
-    def _sound_trainer(self, engine: EngineName, *, is_new: bool) -> Trainer:
+    def _sound_trainer(self, engine: EngineName) -> Trainer:
         trainer = self._untrained(engine=engine)
         parts = self.run.spec, self.run.seed, self.run.dataset.key, tuple(self.run.recipe.evaluations.values())
         shared = SharedRun(*parts, engine, self._recompute, self._code, self._environment)
         self._processes.order("build", text=to_json(shared))
         self._processes.agreed(lambda: None)
         is_mixed = any(self._processes.numbers(0))
-        if self._processes.count > 1 or (is_new and engine != "eager"):
+        if self._processes.count > 1 or engine != "eager":
             self._observer.checking(self.run, engine, self._processes.count)
-            problem = engine_error(trainer, engine, self._limits.raise_if_signalled)
+            problem = engine_error(trainer, self._limits.raise_if_signalled)
             if problem and engine != "eager":
                 raise EngineError(
                     f"The first steps of engine {engine} are not those of eager on this machine ({problem})"
                 )
             if problem:
                 what = f"the first steps in {self._processes.count} processes are not those of one ({problem})"
-                if not is_mixed or engine_error(trainer, engine, self._limits.raise_if_signalled, is_exact=False):
+                if not is_mixed or engine_error(trainer, self._limits.raise_if_signalled, is_exact=False):
                     raise RunError(f"{what}. Use the same packages, variables and machines for all, or one process.")
                 self._observer.warned(self.run, what)
                 self._fallback.append(what)
@@ -396,8 +389,5 @@ def history_line(
 
 def _arithmetic(session: Session) -> str:
     """Describe what the rounding of a session's numbers depends on."""
-    engine = " or ".join(sorted(BIT_EQUAL)) if session.engine in BIT_EQUAL else session.engine
-    if session.engine not in BIT_EQUAL and session.processes:
-        engine += f" in {session.processes} processes"
-    environment = session.environment
-    return f"torch {environment.torch} on {environment.device}, {environment.threads} threads, engine {engine}"
+    environment, engine = session.environment, "" if session.engine in BIT_EQUAL else f", engine {session.engine}"
+    return f"torch {environment.torch} on {environment.device}, {environment.threads} threads{engine}"

@@ -19,7 +19,7 @@ from paperbench.runs.record import Record
 from paperbench.runs.resume import ResumeError
 from paperbench.runs.session import RunSession
 from paperbench.runs.store import RunDirectory, Store
-from paperbench.training.engine import groups_at_once
+from paperbench.training.engine import engine_candidates, groups_at_once
 from paperbench.training.memory import is_out_of_memory, memory_free, memory_needed, release_memory
 from paperbench.training.processes import ALONE, Processes
 from paperbench.training.trainer import NUMERICS_VERSION
@@ -201,7 +201,8 @@ class Worker:
 
     def _has_to_recompute(self, run: PlannedRun) -> bool:
         """Whether a training step fits into the free memory only if it recomputes units; if so, tell the observer."""
-        at_once = groups_at_once(self._engine, run.recipe, self._processes.share)
+        engine, *_ = engine_candidates(self._engine, self._device)
+        at_once = groups_at_once(engine.name, run.recipe, self._processes.share)
         training, free = (run.net, run.recipe, run.spec.precision, run.side, at_once), memory_free(self._device)
         needed = memory_needed(*training)
         if free is None or needed <= free:
@@ -220,7 +221,7 @@ class Worker:
         if run.spec.precision != "bf16":
             in_bf16 = memory_needed(run.net, run.recipe, "bf16", run.side, at_once, recompute=True)
             needs += f", {format_bytes(in_bf16)} in bf16 as well"
-        raise RunError(f"{needs}), and {has}. {self._memory_advice(run, self._engine)}")
+        raise RunError(f"{needs}), and {has}. {self._memory_advice(run, engine.name)}")
 
     def _memory_advice(self, run: PlannedRun, engine: str) -> str:
         """Return what to do about a run that needs more memory than the device has."""
@@ -228,11 +229,9 @@ class Worker:
         advice = [f"free memory on {self._device} (stop other programs there)", "choose a larger device (`--device`)"]
         if run.spec.precision != "bf16":
             advice.append("choose `--precision bf16`, which halves the activations but counts as another experiment")
-        if engine in ("compile", "streams") and group < run.recipe.batch_size and not run.recipe.photographs:
-            # The other engines take a batch group by group, as these two do with photographs.
-            other = "graph" if self._device.type == "cuda" else "eager"
+        if groups_at_once(engine, run.recipe, self._processes.share) > 1:
             advice.append(
-                f"choose `--engine {other}`, which keeps activations of {group} images, not {run.recipe.batch_size}"
+                f"choose `--engine eager`, which keeps activations of {group} images, not {run.recipe.batch_size}"
             )
         next_time = "No checkpoint exists yet: the same command restarts the run."
         if self._store.directory(run.id).checkpoints.newest_first():

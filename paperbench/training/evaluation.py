@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from paperbench.data.loader import Batch
+from paperbench.training.batch_norm import BatchNormAverages
 from paperbench.training.memory import is_out_of_memory, release_memory
 from paperbench.training.precision import autocast
 from paperbench.training.processes import ALONE, Processes
-from paperbench.training.working_copy import WorkingCopy
 
 Result = TypeVar("Result")
 
@@ -39,7 +39,7 @@ def no_interrupt() -> None:
 
 
 def as_memory_allows(work: Callable[[int], Result], at_once: int, device: torch.device) -> Result:
-    """Return `work(at_once)`, repeated with half as many images or groups at once while memory is short, down to one.
+    """Return `work(at_once)`, repeated with half as many images at once while memory is short, down to one.
 
     Raises:
         torch.OutOfMemoryError, or another error of `is_out_of_memory`: There is too little memory even for one.
@@ -96,11 +96,10 @@ def _ranks(logits: Tensor, labels: Tensor) -> Tensor:
 @torch.no_grad()
 def reestimate_batch_norm(
     model: nn.Module,
-    batches: Iterable[Tensor],
-    group: int,
+    groups: Iterable[Tensor],
     precision: str,
     device: torch.device,
-    between_batches: Callable[[], None] = no_interrupt,
+    between_groups: Callable[[], None] = no_interrupt,
     processes: Processes = ALONE,
 ) -> None:
     """Replace BN's moving averages by plain averages over groups of training images.
@@ -109,22 +108,21 @@ def reestimate_batch_norm(
     groups, with equal weights. They are added up in float64, in the order of the groups. The parameters do not change.
 
     Args:
-        batches: Those of this process: images of shape (N, 3, H, W), where N is a multiple of `group`.
-        group: Images per batch-norm group.
-        between_batches: Called before each batch; may raise to abort, which changes nothing.
+        groups: Those of this process: images of shape (N, 3, H, W).
+        between_groups: Called before each group; may raise to abort, which changes no tensor.
     """
-    copy = processes.agreed(lambda: WorkingCopy(model, batch_norm_group=group))
+    averages = BatchNormAverages(model.train())
 
     def statistics(images: Tensor) -> Tensor:
-        between_batches()
+        between_groups()
         with autocast(precision, device):
-            copy.module(images)
-        return copy.averages.last_batch()
+            model(images)
+        return averages.last_batch()[None]
 
-    total = torch.zeros_like(copy.averages.last_batch()[0], dtype=torch.float64)
-    groups = processes.add_rows(batches, statistics, total)
-    copy.averages.set(total / groups)
-    set_batch_count(model, groups)
+    total = torch.zeros_like(averages.last_batch(), dtype=torch.float64)
+    number = processes.add_rows(groups, statistics, total)
+    averages.set(total / number)
+    set_batch_count(model, number)
     model.eval()
 
 

@@ -21,7 +21,7 @@ from paperbench.training.tree_sum import TreeSum
 from paperbench.training.working_copy import DirectModel
 
 Group = tuple[Tensor, list[Tensor]]
-"""Results of a chunk of a batch: a row per batch-norm group, and the gradients."""
+"""Results of a batch-norm group: its row, see `TrainingStep._backward`, and the gradients."""
 
 
 def in_turn(calls: Iterable[Callable[[], Group]]) -> Iterator[Group]:
@@ -32,14 +32,13 @@ def in_turn(calls: Iterable[Callable[[], Group]]) -> Iterator[Group]:
 class TrainingStep:
     """Gather, augment, forward, loss, backward; then update, and metrics.
 
-    The batch goes through the net in chunks of one batch-norm group each, and their gradients are summed. This is what
-    the paper's two or eight GPUs did in parallel. BN's moving averages include every group, one after the other.
+    The batch-norm groups of a batch go through the net one by one, and their gradients are summed. This is what the
+    paper's two or eight GPUs did in parallel. BN's moving averages include every group, one after the other.
 
     Args:
-        workings: The net or a working copy of it; or one for each chunk, all with the same weights.
+        workings: The net or a working copy of it; or one for each group, all with the same weights.
         processes: Those that share the batch.
-        at_once: Whether the net takes all groups at once, and tells them apart.
-        run: Does the work of all chunks, and returns their results in order.
+        run: Does the work of all groups, and returns their results in order.
     """
 
     def __init__(
@@ -52,12 +51,10 @@ class TrainingStep:
         precision: str,
         processes: Processes,
         *,
-        at_once: bool = False,
         run: Callable[[Iterable[Callable[[], Group]]], Iterable[Group]] = in_turn,
     ) -> None:
         self._workings, self._run, self._optimiser, self._metrics = workings, run, optimiser, metrics
-        self._recipe, self._batches, self._precision, self._at_once = recipe, batches, precision, at_once
-        self._processes = processes
+        self._recipe, self._batches, self._precision, self._processes = recipe, batches, precision, processes
         self._rows: list[Tensor] = []
         self._gradients: list[Tensor] = []
         self._device = batches.device
@@ -82,39 +79,35 @@ class TrainingStep:
         weight = self._loss_weights.get(images)
         if weight is None:
             weight = self._loss_weights[images] = self._loss_weight(images)
-        sizes = self._processes.share.group_sizes(self._recipe, images)
-        chunks = [sum(sizes)] if self._at_once else list(sizes)
+        sizes = list(self._processes.share.group_sizes(self._recipe, images))
         self._rows, self._gradients, sums = [], [], TreeSum()  # frees the last batch's
-        parts = zip(batch.images.split(chunks), batch.labels.split(chunks), strict=True)
+        parts = zip(batch.images.split(sizes), batch.labels.split(sizes), strict=True)
         calls = [partial(self._backward, *one, weight) for one in zip(cycle(self._workings), parts)]
         for row, gradients in self._run(calls):
             self._rows.append(row)
             sums.add(gradients)
         self._gradients = sums.total()
 
-    def _backward(self, working: DirectModel, chunk: tuple[Tensor, Tensor], weight: Tensor) -> Group:
-        """Compute the gradients of the chunk's share of the batch's mean loss, given the weight of one image in it.
+    def _backward(self, working: DirectModel, group: tuple[Tensor, Tensor], weight: Tensor) -> Group:
+        """Compute the gradients of the group's share of the batch's mean loss, given the weight of one image in it.
 
         Returns:
-            A row per group: its BN statistics, and the loss and number of errors; in the first row, those of the chunk.
-            The gradients.
+            A row of BN statistics, the loss and the number of errors; and the gradients.
         """
-        images, labels = chunk
-        # Gradients start from None for each chunk and are added in one call; autograd would add them one by one.
+        images, labels = group
+        # Gradients start from None for each group and are added in one call; autograd would add them one by one.
         working.clear_gradients()
         with autocast(self._precision, self._device):
             logits = working.module(images).float()
         smoothing = self._recipe.label_smoothing or 0.0
         loss = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
         loss.backward(weight)
-        statistics = working.averages.last_batch()
         sums = torch.stack([loss.detach(), (logits.detach().argmax(1) != labels).sum()])
-        row = torch.cat([statistics, F.pad(sums[None], (0, 0, 0, len(statistics) - 1))], dim=1)
-        return row, working.gradients()
+        return torch.cat([working.averages.last_batch(), sums]), working.gradients()
 
     def update(self) -> None:
         """Add the gradients of all processes, and update parameters, moving averages and metrics."""
-        for row in self._processes.gathered(torch.cat(self._rows)):
+        for row in self._processes.gathered(torch.stack(self._rows)):
             self._workings[0].averages.move(row[:-2])
             self._metrics.add(row[-2], row[-1])
         self._optimiser.step(self._processes.summed(self._gradients))

@@ -22,8 +22,7 @@ from paperbench.seeds import derived_seed
 from paperbench.specs.recipe import Evaluation, Recipe
 from paperbench.tensor_file import check_fit
 from paperbench.training.batch_norm import TrainingBatchNorm2d
-from paperbench.training.compiling import CompiledStep, compile_units
-from paperbench.training.engine import EagerEngine, Engine, EngineName, ShortBatchEngine, Step, groups_at_once
+from paperbench.training.engine import EagerEngine, Engine, EngineName, ShortBatchEngine, groups_at_once
 from paperbench.training.evaluation import (
     EvaluationMetrics,
     as_memory_allows,
@@ -56,6 +55,7 @@ class Trainer:
         engine: Must be available on the device (`engine.available_engines`).
         recompute: Whether the backward pass recomputes the residual units, which saves memory and changes no number.
         processes: Those that share the run.
+        capture: Makes what captures the steps of a `GraphEngine`.
         between_batches: Called regularly while the data are prepared; may raise to abort.
         announce: Called with the progress of long passes over the training images, in words.
 
@@ -77,6 +77,7 @@ class Trainer:
         *,
         recompute: bool = False,
         processes: Processes = ALONE,
+        capture: Callable[[torch.device], CudaCapture] = CudaCapture,
         between_batches: Callable[[], None] = no_interrupt,
         announce: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -86,7 +87,7 @@ class Trainer:
                 f"{recipe.batch_norm.group}."
             )
         self.recipe, self.seed, self.precision, self.device = recipe, seed, precision, device
-        self._processes = processes
+        self._processes, self._new_capture = processes, capture
         self.iteration = 0
         set_arithmetic(precision)
         # Only noise inside a net (dropout) uses torch's default generators.
@@ -138,7 +139,7 @@ class Trainer:
                 self.feed.close()
 
     def step(self) -> None:
-        """Run one iteration. The first one may compile or capture the step."""
+        """Run one iteration. The first one may capture the step."""
         rate = self.recipe.rate_at(self.iteration)
         self._processes.order("step", _as_int(rate))
         self._step(rate)
@@ -173,51 +174,25 @@ class Trainer:
 
     def _make_engine(self, engine: EngineName) -> Engine:
         """Return an engine for this training. All engines change the same tensors in place."""
-        eager = self._make_eager_engine(self._make_step([DirectModel(self.model)]))
+        recipe, processes = self.recipe, self._processes
+        batch_size = partial(_batch_size, recipe, self._num_images)  # no method, which would keep the trainer alive
+        eager = EagerEngine(self._make_step([DirectModel(self.model)]), self.feed, batch_size, processes)
         if engine == "eager":
             return eager
-        bf16 = self.precision == "bf16"
-        if engine == "compile":
-            fast = self._make_compiled_engine(bf16=bf16)
-        else:
-            capture, working = CudaCapture(self.device), WorkingCopy(self.model, bf16_weights=bf16)
-            at_once = groups_at_once(engine, self.recipe, self._processes.share)
-            workings = [working, *(working.twin() for _ in range(1, at_once))]
-            step = self._make_step(workings, run=capture.side_by_side if at_once > 1 else in_turn)
-            fast = self._make_graph_engine(step, capture)
-        if self.recipe.epoch_end is None:
-            return fast
-        recipe, images = self.recipe, self._num_images
-        return ShortBatchEngine(fast, eager, lambda i: _batch_size(recipe, images, i) == recipe.batch_size)
-
-    def _make_compiled_engine(self, *, bf16: bool) -> Engine:
-        size, group = self.recipe.batch_size, self.recipe.batch_norm.group
-        # the groups of photographs fill a GPU one by one, and its memory at once
-        at_once = not self.recipe.photographs and self._processes.count == 1
-        if not at_once:
-            working = WorkingCopy(self.model, bf16_weights=bf16)
-        else:
-            working = WorkingCopy(self.model, bf16_weights=bf16, batch_norm_group=group, groups=size // group)
-        compile_units(working.module)
-        step = CompiledStep(self._make_step([working], at_once=at_once))
-        if self.device.type == "cpu":
-            return self._make_eager_engine(step)
-        return self._make_graph_engine(step, CudaCapture(self.device))
-
-    def _make_eager_engine(self, step: Step) -> Engine:
-        batch_size = partial(
-            _batch_size, self.recipe, self._num_images
-        )  # no method, which would keep the trainer alive
-        return EagerEngine(step, self.feed, batch_size, self._processes)
+        capture = self._new_capture(self.device)
+        working = WorkingCopy(self.model, bf16_weights=self.precision == "bf16")
+        workings = [working, *(working.twin() for _ in range(1, groups_at_once(engine, recipe, processes.share)))]
+        step = self._make_step(workings, run=capture.side_by_side if len(workings) > 1 else in_turn)
+        tensors = (self.model.parameters(), self.model.buffers(), self._optimiser.momentum, self._metrics.tensors())
+        state = list(chain.from_iterable(tensors))
+        graph = GraphEngine(step, self.feed, recipe.iterations, state, capture, processes)
+        if recipe.epoch_end is None:
+            return graph
+        return ShortBatchEngine(graph, eager, lambda iteration: batch_size(iteration) == recipe.batch_size)
 
     def _make_step(self, workings: Sequence[DirectModel], **how: Any) -> TrainingStep:
         own = workings, self._optimiser, self._metrics, self.recipe, self.feed, self.precision, self._processes
         return TrainingStep(*own, **how)
-
-    def _make_graph_engine(self, step: Step, capture: CudaCapture) -> Engine:
-        tensors = (self.model.parameters(), self.model.buffers(), self._optimiser.momentum, self._metrics.tensors())
-        state = list(chain.from_iterable(tensors))
-        return GraphEngine(step, self.feed, self.recipe.iterations, state, capture, self._processes)
 
     def training_metrics(self) -> TrainingMetrics:
         """Return training loss and error since the last reset. Waits for the device."""
@@ -270,14 +245,9 @@ class Trainer:
 
     def _finish(self, between_batches: Callable[[], None]) -> list[EvaluationMetrics]:
         self._set_batch_count()
-        batch_norm, processes = self.recipe.batch_norm, self._processes
-
-        def reestimate_with(groups: int) -> None:
-            batches, how = self.feed.reestimation(groups), (batch_norm.group, self.precision, self.device)
-            reestimate_batch_norm(self.model, batches, *how, between_batches, processes)
-
-        if batch_norm.at_test == "reestimated":
-            as_memory_allows(reestimate_with, self.feed.groups_at_once, self.device)
+        if self.recipe.batch_norm.at_test == "reestimated":
+            how = self.precision, self.device, between_batches, self._processes
+            reestimate_batch_norm(self.model, self.feed.reestimation(), *how)
         return [self._test(between_batches, number) for number in range(len(self._evaluations))]
 
     def close(self) -> None:

@@ -8,8 +8,7 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from paperbench.training.batch_norm import BatchNormAverages, GroupedBatchNorm2d
-from paperbench.training.tree_sum import TreeSum
+from paperbench.training.batch_norm import BatchNormAverages
 
 
 class DirectModel:
@@ -49,28 +48,18 @@ class WorkingCopy(DirectModel):
     Args:
         bf16_weights: Also keep the weights of convolutions and classifier in bfloat16. Autocast gives the same numbers,
             but launches a kernel per weight, forward and backward.
-        batch_norm_group: Images per batch-norm group; None for BN over the whole batch.
-        groups: Groups per training batch; see `GroupedBatchNorm2d`.
 
     Attributes:
         module: The copy.
     """
 
-    def __init__(
-        self,
-        net: nn.Module,
-        *,
-        bf16_weights: bool = False,
-        batch_norm_group: int | None = None,
-        groups: int | None = None,
-    ) -> None:
+    def __init__(self, net: nn.Module, *, bf16_weights: bool = False) -> None:
         # deepcopy does not copy the tensors in its memo.
         shared = chain(net.parameters(), net.buffers(), BatchNormAverages(net).statistics)
         memo = {id(tensor): tensor for tensor in shared}
         indices = {id(parameter): index for index, parameter in enumerate(net.parameters())}
-        # By index of the parameter: the net's tensor, and its bfloat16 copy or its copies per group.
+        # By index of the parameter: the net's tensor, and its bfloat16 copy.
         self._rounded: dict[int, tuple[Tensor, Tensor]] = {}
-        self._by_group: dict[int, tuple[Tensor, Tensor]] = {}
         if bf16_weights:
             for layer in net.modules():
                 if isinstance(layer, (nn.Conv2d, nn.Linear)):
@@ -78,16 +67,9 @@ class WorkingCopy(DirectModel):
                         memo[id(own)] = rounded = nn.Parameter(own.detach().bfloat16())
                         self._rounded[indices[id(own)]] = own, rounded
         super().__init__(copy.deepcopy(net, memo).train())
-        for parent in list(self.module.modules()):
-            for name, child in parent.named_children():
-                if isinstance(child, nn.BatchNorm2d):
-                    child.num_batches_tracked = None  # a counter on the host would miss replays; the trainer counts
-                    if batch_norm_group is not None:
-                        grouped = GroupedBatchNorm2d(child, batch_norm_group, groups)
-                        setattr(parent, name, grouped)
-                        for own, copies in ((child.weight, grouped.weight), (child.bias, grouped.bias)):
-                            if copies is not own:
-                                self._by_group[indices[id(own)]] = own, copies
+        for layer in self.module.modules():
+            if isinstance(layer, nn.BatchNorm2d):
+                layer.num_batches_tracked = None  # a counter on the host would miss replays; the trainer counts
         self._parameters = list(self.module.parameters())
         self.averages = BatchNormAverages(self.module)
 
@@ -107,10 +89,6 @@ class WorkingCopy(DirectModel):
         if self._rounded:
             exact, rounded = zip(*self._rounded.values(), strict=True)
             torch._foreach_copy_(rounded, exact)
-        if self._by_group:
-            pairs = [(row, own) for own, copies in self._by_group.values() for row in copies.unbind()]
-            rows, owns = zip(*pairs, strict=True)
-            torch._foreach_copy_(rows, owns)
 
     @torch.no_grad()
     def gradients(self) -> list[Tensor]:
@@ -120,10 +98,4 @@ class WorkingCopy(DirectModel):
             torch._foreach_copy_(widened, [gradients[index] for index in self._rounded])
             for index, gradient in zip(self._rounded, widened, strict=True):
                 gradients[index] = gradient
-        if self._by_group:
-            sums = TreeSum()
-            for rows in zip(*(gradients[index].unbind() for index in self._by_group), strict=True):
-                sums.add(list(rows))
-            for index, total in zip(self._by_group, sums.total(), strict=True):
-                gradients[index] = total
         return gradients

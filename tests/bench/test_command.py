@@ -52,10 +52,10 @@ def test_warnings_of_nvidia_smi_are_no_facts(tmp_path: Path, monkeypatch: pytest
 def test_wrong_step_gives_status_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stub_training(monkeypatch, lambda trainer: trainer.model.weight.data.mul_(1.5))
+    stub_training(monkeypatch, lambda trainer: trainer.model.weight.data.mul_(torch.nan))
     file = tmp_path / "bench.json"
     assert main([*FAST, "--precisions", "fp32", "bf16", "--json", str(file)]) == 1
-    assert "\neager fp32: wrong step: step 1: " in capsys.readouterr().out
+    assert "\neager fp32: wrong step: a loss " in capsys.readouterr().out
     statuses = {found.variant.label: found.status for found in report_in(file).nets[0].variants}
     assert (statuses["eager fp32"], statuses["eager bf16"]) == ("wrong step", "measured")
 

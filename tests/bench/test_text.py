@@ -12,7 +12,7 @@ def rows_of(lines: list[str]) -> set[str]:
 
 def test_table_has_a_row_per_variant_and_the_problems_in_80_columns() -> None:
     measured = VariantFigures(
-        Variant("paperbench", "compile", "bf16-fp32-stream"),
+        Variant("paperbench", "compile", "bf16-fp32-stream"),  # of an older version
         "measured",
         first_step_seconds=159.25,
         images_per_second=19_200.0,

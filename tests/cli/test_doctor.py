@@ -14,10 +14,9 @@ from paperbench.catalogue import DATASETS
 from paperbench.cli import doctor as doctor_command
 from paperbench.runs import doctor
 from paperbench.specs.table import Table
-from paperbench.training import engine
 from tests.cli.conftest import Run
 from tests.helpers import random_dataset
-from tests.training.gpus import GPU, NO_DRIVER, OLD_DRIVER, T4, V100, with_gpus
+from tests.training.gpus import GPU, NO_DRIVER, OLD_DRIVER, V100, with_gpus
 
 SMI = "nvidia-smi"
 
@@ -25,15 +24,11 @@ SMI = "nvidia-smi"
 @pytest.fixture(autouse=True)
 def machine(run: Run, monkeypatch: pytest.MonkeyPatch, tables: dict[str, Table]) -> dict[str, str]:
     """A machine with enough memory, without GPUs, with both data sets; what commands print there."""
-    outputs = {SMI: "", "gcc": "gcc (Some System 1.2) 12.2.0", "g++": "g++ (Some System 1.2) 12.2.0"}
+    outputs = {SMI: ""}
     monkeypatch.setattr(doctor_command, "load_tables", lambda: list(tables.values()))  # reading them takes a second
-    monkeypatch.delenv("CC", raising=False)
-    monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr(doctor, "_output_of", lambda command, *_: outputs.get(command, ""))
-    monkeypatch.setattr(doctor, "memory_needed", lambda *_: 2_000_000_000)
+    monkeypatch.setattr(doctor, "memory_needed", lambda *_, **__: 2_000_000_000)
     monkeypatch.setattr(doctor, "memory_free", lambda device: 8_000_000_000)
-    monkeypatch.setattr(engine, "_why_no_cpp_compiler", lambda: None)
-    monkeypatch.setattr(engine, "_why_no_triton", lambda _: None)
     with_gpus(monkeypatch, init_error=NO_DRIVER)
     images = random_dataset(32).x_train
     Path("data").mkdir()
@@ -63,7 +58,6 @@ def test_page_of_a_machine_without_a_gpu(run: Run) -> None:
     assert page.text.endswith("\nNo problem found.\n")
     assert page.facts["driver"] == "nvidia-smi not found"
     assert page.facts["GPU"] == "none"
-    assert page.facts["compilers"] == "C: gcc (Some System 1.2) 12.2.0; C++: g++ (Some System 1.2) 12.2.0"
     assert page.facts["CIFAR-10"] == "CIFAR-10 (unverified cifar10.npz), not comparable with the paper"
     assert page.facts["torch"].startswith(f"{torch.__version__}, built for CUDA 13.2 on sm_75 ")
     assert page.choices["table2"] == ["fp32", "eager", "2.0", "GB"]
@@ -78,21 +72,10 @@ def test_page_of_an_h100(run: Run, machine: dict[str, str], monkeypatch: pytest.
     assert page.status == 0
     assert page.facts["driver"] == machine[SMI]
     assert page.facts["cuda:0"] == "NVIDIA H100 80GB HBM3, sm_90, 8.0 GB of 85.0 GB free; works"
-    assert page.choices["table1"][:3] == ["fp32", "compile", "or"]
-    assert page.choices["table2"] == ["tf32", "compile", "2.0", "GB"]
+    assert page.choices["table1"][:2] == ["fp32", "graph"]
+    assert page.choices["table2"] == ["tf32", "graph", "2.0", "GB"]
     assert "\nfp32: what table1 asks for\n" in page.text
     assert "\ntf32: the default on cuda:0\n" in page.text
-
-
-def test_page_without_triton_says_why_nothing_is_compiled(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_gpus(monkeypatch, T4)
-    monkeypatch.setattr(
-        engine, "_why_no_triton", lambda _: "Triton does not work here (['/usr/bin/gcc', '/tmp/x/main.c'])"
-    )
-    page = Page(run)
-    assert page.choices["table2"][:2] == ["fp32", "graph"]
-    assert page.facts["compiling"] == "Triton does not work here (['[path]', '[path]'])"
-    assert "graph: compiling is not available: Triton does not work here" in page.text
 
 
 def test_page_with_an_old_driver(run: Run, machine: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +193,7 @@ def test_library_that_does_not_load_is_reported(run: Run, monkeypatch: pytest.Mo
 
 def test_page_describes_this_machine(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    monkeypatch.setattr(doctor, "memory_needed", lambda *_: 1)  # takes seconds
+    monkeypatch.setattr(doctor, "memory_needed", lambda *_, **__: 1)  # takes seconds
     page = Page(run, "--data", "nowhere")
     assert page.status == 1
     assert page.facts["paperbench"].startswith(f"{paperbench.__version__}, ")

@@ -59,7 +59,7 @@ def test_gpu_that_is_not_here_can_be_planned(run: Run, monkeypatch: pytest.Monke
     assert (code, err) == (0, "")
     hours = 5 * 64_000 * 128 / 2000 / 3600
     assert out.splitlines()[3].split()[3:5] == ["320,000", f"{hours:.2g}"]
-    assert "\nDevice cuda, precision tf32, engine compile.\n" in out
+    assert "\nDevice cuda, precision tf32, engine graph.\n" in out
     assert "GB of GPU memory" in " ".join(out.split())
     assert "--device" in command_after(out, "Train the first of these:")
     code, _, err = run(*options)

@@ -100,9 +100,9 @@ def report_everything(run: PlannedRun, stream: TextIO) -> None:
     progress.logged(replace(line(45, None), train_loss=None, train_error=None))
     progress.finishing("testing 4 images", 59.0)
     progress.ended(a_record())
-    progress.checking(runs[4], "compile", 1)
+    progress.checking(runs[4], "graph", 1)
     progress.checking(runs[4], "graph", 2)
-    progress.started(runs[4], 40, 80, "compile", "the run started with it")
+    progress.started(runs[4], 40, 80, "eager", "as requested")
     progress.logged(line(40, 12.5))  # of the interrupted session
     progress.finishing("testing 50,000 images twice", 2_400.0)
     progress.ended(a_record())

@@ -40,7 +40,7 @@ def test_overflowing_run_ends_as_diverged(hot: PlannedRun, tmp_path: Path) -> No
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("engine", ["graph", "compile"])
+@pytest.mark.parametrize("engine", ["eager", "graph"])
 def test_run_diverges_on_gpu_with_any_engine(hot: PlannedRun, tmp_path: Path, engine: str) -> None:
     _, log = train(hot, tmp_path, device=torch.device("cuda"), engine=engine)
     assert (log.record.status, log.record.divergence) == ("diverged", Divergence(5, 1e30))

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -231,7 +232,7 @@ def test_lost_images_do_not_count_against_an_engine(
 
     candidates = [EngineChoice("graph", "best"), EngineChoice("eager", "last")]
     monkeypatch.setattr(session, "engine_candidates", lambda *_, **__: candidates)
-    monkeypatch.setattr("paperbench.training.trainer.CudaCapture", lambda _: Tape())
+    monkeypatch.setattr(session, "Trainer", partial(Trainer, capture=lambda _: Tape()))
     monkeypatch.setattr(session, "engine_error", lost)
     with pytest.raises(DataError, match="it is gone"):
         train(run, tmp_path)

@@ -9,7 +9,6 @@ import sys
 import time
 import weakref
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,8 +29,7 @@ from paperbench.runs.worker import Incompatible, Worker, is_done, remaining
 from paperbench.specs.recipe import Recipe
 from paperbench.specs.run_spec import Precision
 from paperbench.training import trainer as trainer_module
-from paperbench.training.compiling import compile_units
-from paperbench.training.engine import EagerEngine, EngineChoice
+from paperbench.training.engine import EagerEngine
 from paperbench.training.memory import memory_needed
 from tests.conftest import ROOT
 from tests.helpers import a_session
@@ -461,7 +459,8 @@ def test_run_recomputes_units_only_while_memory_is_short(
 
 def test_groups_side_by_side_need_more_memory(run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_free_memory(monkeypatch, 1)
-    _, log = train(run, tmp_path, engine="streams")
+    log = Log()
+    assert Worker(Store(tmp_path), torch.device("cuda"), Limits(), log).run_all([run]) == [run]
     needed = memory_needed(run.net, run.recipe, "fp32", run.side, 2)
     assert f"needs about {format_bytes(needed)} for a training step" in log.failure
     assert "choose `--engine eager`, which keeps activations of 8 images, not 16" in log.failure
@@ -512,43 +511,6 @@ def test_run_that_recomputes_already_is_not_tried_again(
     _, log = train(run, tmp_path)
     assert made == [True]
     assert "cpu ran out of memory" in log.failure
-
-
-@pytest.mark.parametrize(
-    ("cause", "message"),
-    [
-        (
-            ValueError("CppCompileError\n\nOutput:\nx.cpp:3:1: fatal error: no omp.h\n  more\n"),
-            "torch.compile failed (BackendCompilerFailed: x.cpp:3:1: fatal error: no omp.h). A new run",
-        ),
-        pytest.param(
-            torch.OutOfMemoryError("CUDA out of memory."),
-            "choose `--engine eager`, which keeps activations of 8 images, not 16",
-            marks=pytest.mark.full,
-        ),
-    ],
-)
-def test_failing_compiler_does_not_stop_other_runs(
-    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: Exception, message: str
-) -> None:
-    """Only the first run is compiled, which is tried twice if the memory runs out: then with recomputation."""
-
-    def backend(*_: object) -> None:
-        raise cause
-
-    monkeypatch.setattr(trainer_module, "compile_units", partial(compile_units, backend=backend))
-    tries = 2 if isinstance(cause, torch.OutOfMemoryError) else 1
-    engines = iter([[EngineChoice("compile", "a test")]] * tries + [[EngineChoice("eager", "a test")]])
-    monkeypatch.setattr(session_module, "engine_candidates", lambda *_, **__: next(engines))
-    other, log = replace(run, seed=1), Log()
-    config = torch._dynamo.config
-    with config.patch(recompile_limit=0, accumulated_recompile_limit=0, fail_on_recompile_limit_hit=False):
-        torch._dynamo.reset()
-        assert Worker(Store(tmp_path), CPU, Limits(), log, engine="compile").run_all([run, other]) == [run]
-        torch._dynamo.reset()
-    assert message in log.failure
-    assert (log.record.run, log.record.status) == (other.id, "finished")
-    assert list((tmp_path / "leases").iterdir()) == []
 
 
 def test_other_runtime_errors_propagate(run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -24,8 +25,8 @@ from torch.utils._pytree import tree_leaves
 from paperbench.data.imagenet import feed as feed_module
 from paperbench.data.imagenet.batches import Crops, CropSource
 from paperbench.data.imagenet.stream import CropStream
-from paperbench.training import trainer as trainer_module
 from tests.training.tape import CaptureError, refuse_uncapturable
+from tests.training.trainings import Runs
 
 CUDA = torch.device("cuda", 0)
 
@@ -58,6 +59,10 @@ class FakeGpu(TorchDispatchMode):
         self.is_copying = False
         self.arriving: dict[int, Tensor] = {}
         self.unrecorded: dict[int, Tensor] = {}
+
+    def on(self, runs: Runs) -> Runs:
+        """Return trainings on this GPU."""
+        return replace(runs, device=CUDA, capture=lambda _: self)
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
         self.warm_up(work)
@@ -145,10 +150,8 @@ def _check_fused_sgd(parameters: Any, gradients: Any, buffers: Any, **_: Any) ->
 
 @contextmanager
 def fake_gpu() -> Iterator[FakeGpu]:
-    """Inside the context, trainers on `CUDA` run on a fake GPU, without compiling units: Dynamo skips fake tensors."""
+    """Inside the context, trainers on `CUDA` run on a fake GPU. Those that are captured come from `FakeGpu.on`."""
     with pytest.MonkeyPatch.context() as patch, FakeTensorMode(allow_non_fake_inputs=True), FakeGpu() as gpu:
-        patch.setattr(trainer_module, "CudaCapture", lambda _: gpu)
-        patch.setattr(trainer_module, "compile_units", lambda _: None)
         patch.setattr(feed_module, "CropStream", partial(HostCrops, gpu))
         patch.setattr(feed_module, "_copies_to", gpu.stream)
         patch.setattr(torch.cuda, "stream", gpu.on_stream)

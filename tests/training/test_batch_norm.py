@@ -3,49 +3,14 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
-from functools import partial
-from typing import Any
 
 import pytest
 import timm
 import torch
 from torch import nn
-from torch._dynamo.backends.debugging import aot_eager
 
 import paperbench  # noqa: F401
-from paperbench.catalogue import resolve
-from paperbench.data.dataset import ImageDataset
-from paperbench.specs.recipe import Recipe
-from paperbench.training import compiling
-from paperbench.training import trainer as trainer_module
-from paperbench.training.batch_norm import BatchNormAverages, GroupedBatchNorm2d, TrainingBatchNorm2d
-from paperbench.training.trainer import Trainer
-from tests.training.trainings import advance
-
-CPU = torch.device("cpu")
-
-
-def test_compiled_net_normalises_one_group_without_cudnn(
-    recipe: Recipe, tiny_dataset: ImageDataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    graphs: list[str] = []
-
-    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
-        graphs.append(graph.code)
-        return aot_eager(graph, inputs)
-
-    monkeypatch.setattr(trainer_module, "compile_units", partial(compiling.compile_units, backend=backend))
-    recipe = replace(recipe, batch_norm=replace(recipe.batch_norm, group=16))
-    net = resolve("original_resnet20", depth=8)
-    compiled, eager = (Trainer(net, recipe, tiny_dataset, 0, "fp32", CPU, e) for e in ("compile", "eager"))
-    for trainer in (compiled, eager):
-        advance(trainer, 2)
-    assert graphs
-    assert all("torch.native_batch_norm" in code for code in graphs)
-    ours, theirs = compiled.state_dict(), eager.state_dict()
-    for name in ours:
-        torch.testing.assert_close(ours[name], theirs[name], rtol=1e-4, atol=1e-6, msg=name)
+from paperbench.training.batch_norm import BatchNormAverages, TrainingBatchNorm2d
 
 
 def test_nets_from_timm_have_torchs_own_batch_norm() -> None:
@@ -81,10 +46,9 @@ def test_batch_norm_equals_torchs_on_a_cpu(dtype: torch.dtype) -> None:
 def move_averages(net: nn.Module) -> torch.Tensor:
     """Add the statistics of the last batch to the averages of a net, and return them."""
     averages = BatchNormAverages(net)
-    rows = averages.last_batch()
-    for row in rows:
-        averages.move(row)
-    return rows
+    row = averages.last_batch()
+    averages.move(row)
+    return row
 
 
 def random_images() -> torch.Tensor:
@@ -93,32 +57,24 @@ def random_images() -> torch.Tensor:
     return torch.randn(12, 3, 5, 5, generator=torch.Generator().manual_seed(0)) * groups + 2 * groups
 
 
-@pytest.mark.parametrize("at_once", [False, True])
-def test_statistics_and_averages_are_those_of_float64(at_once: bool) -> None:
+def test_statistics_and_averages_are_those_of_float64() -> None:
     images, net = random_images(), nn.Sequential(nn.BatchNorm2d(3, momentum=0.3))
     TrainingBatchNorm2d.replace(net[0])
-    if at_once:
-        net = nn.Sequential(GroupedBatchNorm2d(net[0], 4, 3))
-    rows = []
-    for part in images.split(12 if at_once else 4):
-        net(part)
-        rows.append(move_averages(net))
     mean, variance = torch.zeros(3).double(), torch.ones(3).double()
-    for group, row in zip(images.double().split(4), torch.cat(rows), strict=True):
-        values = group.transpose(0, 1).flatten(1)
+    for group in images.split(4):
+        net(group)
+        values = group.double().transpose(0, 1).flatten(1)
         expected = torch.stack([values.mean(1), values.var(1)])
-        torch.testing.assert_close(row.double(), expected.flatten(), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(move_averages(net).double(), expected.flatten(), rtol=1e-6, atol=1e-6)
         mean, variance = 0.7 * mean + 0.3 * expected[0], 0.7 * variance + 0.3 * expected[1]
     torch.testing.assert_close(net[0].running_mean.double(), mean, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(net[0].running_var.double(), variance, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
-@pytest.mark.parametrize("groups", [1, 3])
-def test_statistics_that_are_not_finite_leave_the_next_ones_alone(value: float, groups: int) -> None:
+def test_statistics_that_are_not_finite_leave_the_next_ones_alone(value: float) -> None:
     layer = nn.BatchNorm2d(3)
     TrainingBatchNorm2d.replace(layer)
-    layer = GroupedBatchNorm2d(layer, 12 // groups, groups)
     averages, images = BatchNormAverages(layer), random_images()
     layer(images)
     expected = averages.last_batch()

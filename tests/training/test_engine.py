@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch._inductor.exc import InvalidCxxCompiler
 
 from paperbench.catalogue import resolve
 from paperbench.data.dataset import ImageDataset
@@ -14,8 +12,7 @@ from paperbench.data.loader import InputTransform, TrainingBatches
 from paperbench.errors import PaperbenchError, RunError
 from paperbench.models import ResidualNet
 from paperbench.specs.recipe import Recipe, WarmUp
-from paperbench.training import engine
-from paperbench.training.engine import COMPILE_MIN_ITERATIONS, available_engines, engine_candidates
+from paperbench.training.engine import engine_candidates
 from paperbench.training.trainer import Trainer
 from tests.data.test_loader import crops_of, torchvision_batch
 from tests.reference import forward
@@ -138,81 +135,32 @@ def test_cuda_losses_are_close_to_cpu_losses(
     assert cuda[4:] == pytest.approx(cpu[4:], rel=late)
 
 
-@pytest.fixture
-def triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "_why_no_triton", lambda _: None)
+def names(device: torch.device, earlier: str | None = None) -> list[str]:
+    return [choice.name for choice in engine_candidates("auto", device, earlier)]
 
 
-def names(device: torch.device, iterations: int, earlier: str | None = None, *, has_dropout: bool = False) -> list[str]:
-    candidates = engine_candidates("auto", device, iterations, has_dropout=has_dropout, earlier=earlier)
-    return [choice.name for choice in candidates]
+def test_gpu_uses_graphs_and_whatever_computes_the_same_bits_resumes() -> None:
+    for earlier in (None, "eager", "graph", "streams"):
+        assert names(CUDA, earlier) == ["graph", "eager"]
+        assert names(CPU, earlier) == ["eager"]
 
 
-@pytest.mark.usefixtures("triton")
-def test_gpu_compiles_long_trainings() -> None:
-    assert names(CUDA, COMPILE_MIN_ITERATIONS - 1) == ["graph", "eager"]
-    assert names(CUDA, COMPILE_MIN_ITERATIONS) == ["compile", "graph", "eager"]
-
-
-def test_gpu_without_triton_uses_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "_why_no_triton", lambda _: "Triton is missing")
-    best, *_ = engine_candidates("auto", CUDA, 64_000)
-    assert (best.name, best.reason) == ("graph", "compiling is not available: Triton is missing")
-
-
-@pytest.mark.usefixtures("triton")
-def test_nets_with_dropout_are_not_compiled() -> None:
-    """Their steps cannot be compared with eager ones."""
-    assert names(CUDA, 64_000, has_dropout=True) == ["graph", "eager"]
-    assert names(CUDA, 64_000, "compile", has_dropout=True) == ["compile"]
-    with pytest.raises(PaperbenchError, match="compiled dropout draws other values"):
-        engine_candidates("compile", CUDA, 64_000, has_dropout=True)
-
-
-@pytest.mark.usefixtures("triton")
-def test_resumed_run_keeps_its_engine() -> None:
-    assert names(CUDA, 64_000, "eager") == ["eager"]
-    assert names(CUDA, 1, "compile") == ["compile"]
-    assert names(CUDA, 1, "streams") == ["streams"]
-    assert [choice.name for choice in engine_candidates("graph", CUDA, 64_000, earlier="eager")] == ["graph"]
+@pytest.mark.parametrize("earlier", ["compile", "engine of a later version"])
+def test_run_with_other_rounding_is_resumed_only_on_request(earlier: str) -> None:
+    with pytest.raises(RunError, match=rf"started with engine {earlier}, .* name one, such as `--engine eager`"):
+        names(CPU, earlier)
+    (choice,) = engine_candidates("eager", CPU, earlier)
+    assert choice.name == "eager"
 
 
 @pytest.mark.parametrize(
-    ("earlier", "why"),
-    [("graph", "CUDA graphs need an NVIDIA GPU"), ("engine of a later version", "this version has no such engine")],
+    ("wanted", "message"),
+    [
+        ("jit", "Known: auto, eager, graph"),
+        ("graph", r"Engine graph: CUDA graphs need an NVIDIA GPU. Use `--engine auto`"),
+        ("compile", r"Engine compile was removed: .* Use `--engine graph`"),
+    ],
 )
-def test_resumed_run_stops_without_its_engine(earlier: str, why: str) -> None:
-    with pytest.raises(RunError, match=rf"started with engine {earlier}: {why}.*name one, such as `--engine eager`"):
-        engine_candidates("auto", CPU, 64_000, earlier=earlier)
-
-
-def test_unknown_and_unavailable_engines_are_refused() -> None:
-    with pytest.raises(PaperbenchError, match="Known: auto, compile, eager, graph"):
-        engine_candidates("jit", CPU, 80)
-    with pytest.raises(PaperbenchError, match=r"Engine graph: CUDA graphs need an NVIDIA GPU. Use `--engine auto`"):
-        engine_candidates("graph", CPU, 80)
-
-
-def test_triton_needs_a_c_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    triton = pytest.importorskip("triton")
-
-    class Driver:
-        def get_current_target(self) -> None:
-            raise RuntimeError("Failed to find C compiler.\nSet CC.")
-
-    monkeypatch.setattr(torch.cuda, "device", nullcontext)
-    monkeypatch.setattr("torch.utils._triton.has_triton", lambda: True)
-    monkeypatch.setattr(triton.runtime, "driver", type("Config", (), {"active": Driver()}))
-    found = available_engines(torch.device("cuda", 0))["compile"]
-    assert found == "Triton does not work here (RuntimeError: Failed to find C compiler.)"
-
-
-@pytest.mark.parametrize("error", [InvalidCxxCompiler(), PermissionError(13, "Permission denied")])
-def test_compiling_on_a_cpu_needs_a_cpp_compiler(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    import torch._inductor.cpp_builder as builder
-
-    def find_none() -> str:
-        raise error
-
-    monkeypatch.setattr(builder, "get_cpp_compiler", find_none)
-    assert "C++ compiler" in (available_engines(CPU)["compile"] or "")
+def test_unknown_unavailable_and_removed_engines_are_refused(wanted: str, message: str) -> None:
+    with pytest.raises(PaperbenchError, match=message):
+        engine_candidates(wanted, CPU)

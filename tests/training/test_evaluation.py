@@ -53,8 +53,7 @@ def test_top5_error_counts_classes_ahead_and_gives_ties_to_the_lower_label() -> 
     assert found.top5_error == pytest.approx(100 * 3 / 6)
 
 
-@pytest.mark.parametrize("at_once", [1, 2, 5])
-def test_reestimated_statistics_are_the_averages_over_groups(at_once: int) -> None:
+def test_reestimated_statistics_are_the_averages_over_groups() -> None:
     """With two BN layers, so that the second reads the output of the first in training mode."""
     torch.manual_seed(0)
     groups = [torch.randn(6, 3, 4, 4) * (i + 1) + i for i in range(5)]
@@ -64,7 +63,7 @@ def test_reestimated_statistics_are_the_averages_over_groups(at_once: int) -> No
         layer.running_var.fill_(torch.inf)  # as after near-divergence
         TrainingBatchNorm2d.replace(layer)
     before = [p.detach().clone() for p in stack.parameters()]
-    reestimate_batch_norm(stack, torch.cat(groups).split(6 * at_once), 6, "fp32", CPU)
+    reestimate_batch_norm(stack, groups, "fp32", CPU)
     assert all(map(torch.equal, stack.parameters(), before))
 
     first = [g.double() for g in groups]
@@ -83,14 +82,13 @@ def test_reestimated_statistics_are_the_averages_over_groups(at_once: int) -> No
     assert not stack.training
 
 
-@pytest.mark.parametrize("at_once", [1, 3])
-def test_reestimation_adds_in_float64(at_once: int) -> None:
+def test_reestimation_adds_in_float64() -> None:
     """In float32, the second mean would vanish in the first."""
     layer = nn.BatchNorm2d(1)
     TrainingBatchNorm2d.replace(layer)
     means = torch.tensor([2.0**26, 1.0, -(2.0**26)])
     images = means.repeat_interleave(2)[:, None, None, None].expand(-1, 1, 4, 4)
-    reestimate_batch_norm(nn.Sequential(layer), images.split(2 * at_once), 2, "fp32", CPU)
+    reestimate_batch_norm(nn.Sequential(layer), images.split(2), "fp32", CPU)
     torch.testing.assert_close(layer.running_mean, torch.tensor([1 / 3]))
 
 
@@ -117,7 +115,7 @@ class LittleMemory:
 
 @pytest.fixture
 def trainer(recipe: Recipe, small_dataset: ImageDataset) -> Trainer:
-    """After three iterations, with 40 images to test and 12 groups of 8 to re-estimate BN from."""
+    """After three iterations, with 40 images to test."""
     return advance(Trainer(resolve("preact_resnet20", depth=8), recipe, small_dataset, 0, "fp32", CPU), 3)
 
 
@@ -134,25 +132,10 @@ def test_test_halves_its_batch_while_memory_is_short(trainer: Trainer) -> None:
     assert memory.seen == [12, 12, 12, 4]
 
 
-def test_reestimation_halves_its_groups_while_memory_is_short(
-    trainer: Trainer,
-) -> None:
-    before = state_of(trainer)
-    trainer.feed.groups_at_once = 2
-    (unlimited,), expected = trainer.finish(), state_of(trainer)
-    trainer.load_state_dict(before)
-    trainer.feed.groups_at_once = 11
-    memory = LittleMemory(trainer, 20)
-    (found,) = trainer.finish()
-    assert memory.seen == [88, 40, *[16] * 6, 40, 40, 25, 12, 12, 12, 4]
-    assert (found.loss, found.error) == (pytest.approx(unlimited.loss, rel=1e-6), unlimited.error)
-    assert differences(state_of(trainer), expected) == []
-
-
 @pytest.mark.gpu
 def test_gpu_with_little_memory_left_tests_fewer_images_at_once(recipe: Recipe, small_dataset: ImageDataset) -> None:
     """2,000 images take 131 MB per layer."""
-    cuda = torch.device("cuda")
+    cuda = torch.device("cuda", 0)
     many = replace(
         small_dataset, x_test=np.tile(small_dataset.x_test, (50, 1, 1, 1)), y_test=np.tile(small_dataset.y_test, 50)
     )

@@ -48,8 +48,7 @@ def runs(paper_recipe: Recipe, tiny_dataset: ImageDataset) -> Runs:
 
 
 BY_DEFAULT = {
-    ("preact_resnet20", "streams", "fp32"),
-    ("original_resnet20", "compile", "bf16"),
+    ("preact_resnet20", "graph", "fp32"),
     ("resnet110_exclusive_gating", "eager", "bf16"),
     ("resnet110_dropout_shortcut", "graph", "bf16"),
 }
@@ -65,7 +64,7 @@ CASES = {("preact_resnet20", "eager", "tf32")} | {
 )
 def test_step_stays_on_the_gpu(runs: Runs, net: str, engine: EngineName, precision: str) -> None:
     with fake_gpu() as gpu:
-        trainer = replace(runs, net=net, depth=NETS[net], precision=precision).new(engine)
+        trainer = gpu.on(replace(runs, net=net, depth=NETS[net], precision=precision)).new(engine)
         trainer.step()
         assert {p.device for p in trainer.model.parameters()} == {CUDA}
     assert gpu.reads == 0
@@ -74,12 +73,11 @@ def test_step_stays_on_the_gpu(runs: Runs, net: str, engine: EngineName, precisi
 
 @pytest.mark.parametrize(
     ("engine", "precision"),
-    [("compile", "bf16"), ("eager", "fp32"), pytest.param("graph", "bf16", marks=pytest.mark.full)],
+    [("graph", "bf16"), ("eager", "fp32")],
 )
 def test_tests_read_each_value_once_and_states_can_be_loaded(runs: Runs, engine: EngineName, precision: str) -> None:
     with fake_gpu() as gpu:
-        trainer = advance(replace(runs, precision=precision).new(engine), 2)
-        trainer.feed.groups_at_once = 1
+        trainer = advance(gpu.on(replace(runs, precision=precision)).new(engine), 2)
         for evaluate, values in ((trainer.test, 4), (trainer.training_metrics, 2), (trainer.finish, 4)):
             gpu.reads = 0
             evaluate()
@@ -97,7 +95,7 @@ def test_photographs_are_copied_on_a_stream_of_their_own(
 ) -> None:
     """Their short batches, too."""
     with fake_gpu() as gpu:
-        trainer = Runs(photo_recipe, photos, CUDA).new(engine)
+        trainer = gpu.on(Runs(photo_recipe, photos, CUDA)).new(engine)
         advance(trainer, 6)
         assert gpu.reads == 0
         trainer.test()
@@ -126,11 +124,10 @@ def test_copies_that_race_are_refused(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("engine", ["graph", "streams", "compile"])
-def test_checks_of_a_training_stay_on_the_gpu(runs: Runs, engine: EngineName) -> None:
+def test_checks_of_a_training_stay_on_the_gpu(runs: Runs) -> None:
     """On a fake GPU, all values are equal."""
-    with fake_gpu():
-        assert engine_error(runs.new(engine), engine) is None
+    with fake_gpu() as gpu:
+        assert engine_error(gpu.on(runs).new("graph")) is None
 
 
 def adds_a_number_of_the_host(output: Tensor) -> Tensor:
@@ -172,8 +169,8 @@ def has_a_shape_that_depends_on_values(output: Tensor) -> Tensor:
     ],
 )
 def test_work_of_the_host_in_a_capture_is_found(runs: Runs, mistake: Callable[[Tensor], Tensor], message: str) -> None:
-    with fake_gpu(), pytest.raises(RunError, match=message):
-        step_with(mistake, runs, "graph")
+    with fake_gpu() as gpu, pytest.raises(RunError, match=message):
+        step_with(mistake, gpu.on(runs), "graph")
 
 
 def test_reads_of_an_eager_step_are_counted(runs: Runs) -> None:

@@ -115,7 +115,7 @@ def shared_recipe(recipe: Recipe) -> Recipe:
         pytest.param("cpu", "eager", "fp32", marks=pytest.mark.full),  # tries this file; `test_processes.py` has more
         *(
             pytest.param("cuda", engine, precision, marks=pytest.mark.gpu)
-            for engine in ("eager", "graph", "streams")
+            for engine in ("eager", "graph")
             for precision in ("fp32", "bf16")
         ),
     ],
@@ -139,7 +139,7 @@ def test_one_gpu_goes_on_with_a_run_of_two(shared_recipe: Recipe, tiny_dataset: 
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("engine", ["eager", "graph", "streams"])
+@pytest.mark.parametrize("engine", ["eager", "graph"])
 def test_two_gpus_make_the_numbers_of_one_on_photographs(
     photo_recipe: Recipe, photos: Dataset, engine: EngineName
 ) -> None:

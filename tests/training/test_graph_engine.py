@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,8 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from paperbench.data.dataset import ImageDataset
 from paperbench.errors import PaperbenchError, RunError
-from paperbench.specs.recipe import Drops, Recipe
-from paperbench.training import trainer as trainer_module
+from paperbench.specs.recipe import BatchNormSettings, Drops, Recipe
 from paperbench.training.engine import EngineName
 from paperbench.training.graph import CudaCapture
 from paperbench.training.metrics import TrainingMetrics
@@ -33,34 +33,13 @@ NOISY = "resnet110_dropout_shortcut"
 
 
 @pytest.fixture
-def tapes(monkeypatch: pytest.MonkeyPatch) -> list[Tape]:
-    """Replace CUDA graphs by tapes; the list has one per capture."""
-    made: list[Tape] = []
-
-    def capture(_: torch.device) -> Tape:
-        made.append(Tape())
-        return made[-1]
-
-    monkeypatch.setattr(trainer_module, "CudaCapture", capture)
-    return made
-
-
-@pytest.fixture(params=["tape", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request: pytest.FixtureRequest) -> torch.device:
-    if request.param == "cuda":
-        return torch.device("cuda")
-    request.getfixturevalue("tapes")
-    return CPU
-
-
-@pytest.fixture
 def recipe(paper_recipe: Recipe) -> Recipe:
     return recipe_of(paper_recipe, STEPS)
 
 
-@pytest.fixture
-def runs(recipe: Recipe, tiny_dataset: ImageDataset, device: torch.device) -> Runs:
-    return Runs(recipe, tiny_dataset, device)
+@pytest.fixture(params=["tape", pytest.param("cuda", marks=pytest.mark.gpu)])
+def runs(recipe: Recipe, tiny_dataset: ImageDataset, request: pytest.FixtureRequest) -> Runs:
+    return Runs(recipe, tiny_dataset, CPU if request.param == "tape" else torch.device("cuda"))
 
 
 @pytest.fixture
@@ -80,9 +59,9 @@ def metrics_and_states(trainer: Trainer) -> tuple[list[TrainingMetrics], list[di
     return metrics, [*states, state_of(trainer)]
 
 
-def assert_graph_equals_eager(runs: Runs, engine: EngineName) -> None:
+def assert_graph_equals_eager(runs: Runs) -> None:
     metrics, states = metrics_and_states(runs.new("eager"))
-    graph_metrics, graph_states = metrics_and_states(runs.new(engine))
+    graph_metrics, graph_states = metrics_and_states(runs.new("graph"))
     assert graph_metrics == metrics
     for eager_state, graph_state in zip(states, graph_states, strict=True):
         assert differences(graph_state, eager_state) == [], eager_state["iteration"]
@@ -91,51 +70,43 @@ def assert_graph_equals_eager(runs: Runs, engine: EngineName) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("engine", ["graph", "streams"])
-def test_200_steps_equal_eager_ones(runs: Runs, paper_recipe: Recipe, engine: EngineName) -> None:
+def test_200_steps_equal_eager_ones(runs: Runs, paper_recipe: Recipe) -> None:
     precision = "fp32" if runs.device == CPU else "tf32"
-    assert_graph_equals_eager(replace(runs, recipe=recipe_of(paper_recipe, 200), precision=precision), engine)
+    assert_graph_equals_eager(replace(runs, recipe=recipe_of(paper_recipe, 200), precision=precision))
 
 
 @pytest.mark.parametrize(
-    ("engine", "net", "precision", "changes"),
+    ("net", "precision", "changes"),
     [
-        ("graph", "preact_resnet20", "fp32", {}),
-        ("streams", "preact_resnet20", "fp32", {}),
-        ("streams", "original_resnet20", "bf16", {"momentum_form": "pytorch"}),
-        ("graph", "preact_resnet20", "bf16", MORE),
-        ("streams", NOISY, "fp32", {"momentum_form": "nesterov"}),
-        ("graph", NOISY, "bf16", {}),
-        ("streams", "preact_resnet164", "bf16", {**MORE, "batch_size": 12, "iterations": 8}),  # four groups
-        pytest.param("streams", "preact_resnet164", "fp32", {}, marks=pytest.mark.full),
-        ("graph", "resnet110_exclusive_gating", "bf16", {}),
-        ("streams", "resnet110_conv_shortcut", "bf16", {"momentum_form": "pytorch"}),
-        ("graph", "resnet110_bn_after_addition", "fp32", {"momentum": 0.0}),
+        ("preact_resnet20", "fp32", {}),
+        ("original_resnet20", "bf16", {"momentum_form": "pytorch"}),
+        ("preact_resnet20", "bf16", MORE),
+        (NOISY, "fp32", {"momentum_form": "nesterov"}),
+        ("preact_resnet164", "bf16", {**MORE, "batch_size": 12, "iterations": 8}),  # four groups
+        pytest.param("preact_resnet164", "fp32", {}, marks=pytest.mark.full),
+        ("resnet110_exclusive_gating", "bf16", {}),
+        ("resnet110_conv_shortcut", "bf16", {"momentum_form": "pytorch"}),
+        ("resnet110_bn_after_addition", "fp32", {"momentum": 0.0}),
+        ("preact_resnet20", "fp32", {"batch_norm": BatchNormSettings(6, 1e-5, 0.1, "reestimated")}),  # one group
     ],
 )
-def test_steps_equal_eager_ones(
-    runs: Runs, engine: EngineName, net: str, precision: str, changes: dict[str, Any]
-) -> None:
+def test_steps_equal_eager_ones(runs: Runs, net: str, precision: str, changes: dict[str, Any]) -> None:
     depth, recipe = 11 if "164" in net else 8, replace(runs.recipe, **changes)
-    runs = replace(runs, net=net, depth=depth, precision=precision, recipe=recipe)
-    assert_graph_equals_eager(runs, engine)
+    assert_graph_equals_eager(replace(runs, net=net, depth=depth, precision=precision, recipe=recipe))
 
 
-@pytest.mark.parametrize(("engine", "branches"), [("graph", {None}), ("streams", {None, 0, 1})])
-def test_only_streams_has_groups_side_by_side(
-    recipe: Recipe, tiny_dataset: ImageDataset, tapes: list[Tape], engine: EngineName, branches: set[int | None]
+@pytest.mark.parametrize(("group", "branches"), [(6, {None}), (3, {None, 0, 1})])
+def test_groups_are_side_by_side(
+    recipe: Recipe, tiny_dataset: ImageDataset, group: int, branches: set[int | None]
 ) -> None:
-    Runs(recipe, tiny_dataset, CPU).new(engine).step()
-    assert tapes[0].branches == branches
+    tape, batch_norm = Tape(), replace(recipe.batch_norm, group=group)
+    Runs(replace(recipe, batch_norm=batch_norm), tiny_dataset, CPU, capture=lambda _: tape).new("graph").step()
+    assert tape.branches == branches
 
 
 @pytest.mark.parametrize(
     ("precision", "first", "second"),
-    [
-        ("fp32", "graph", "graph"),
-        ("bf16", "eager", "streams"),
-        ("fp32", "streams", "eager"),
-    ],
+    [("fp32", "graph", "graph"), ("bf16", "eager", "graph"), ("fp32", "graph", "eager")],
 )
 def test_any_engine_resumes_another(
     noisy: Runs, precision: str, first: EngineName, second: EngineName, full: bool
@@ -204,9 +175,9 @@ def test_two_trainings_side_by_side(runs: Runs) -> None:
     expected = runs.eager_states()[8], narrow.eager_states()[8]
     own = [nullcontext() if runs.device == CPU else torch.cuda.stream(torch.cuda.Stream()) for _ in expected]
     trainers: list[Trainer] = []
-    for stream, made, engine in zip(own, (runs, narrow), ("graph", "streams"), strict=True):
+    for stream, made in zip(own, (runs, narrow), strict=True):
         with stream:
-            trainers.append(made.new(engine))  # type: ignore[arg-type]
+            trainers.append(made.new("graph"))
     for _ in range(8):
         for stream, trainer in zip(own, trainers, strict=True):
             with stream:
@@ -216,28 +187,26 @@ def test_two_trainings_side_by_side(runs: Runs) -> None:
             assert differences(state_of(trainer), state) == []
 
 
-@pytest.fixture
-def idle(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Capture as usual, with replays that do nothing."""
-    make = trainer_module.CudaCapture
+def watched(runs: Runs, record: Callable[[Callable[[], None], Callable[[], None]], Callable[[], None]]) -> Runs:
+    """Trainings whose capture is done by `record`, given the usual way and the work, of which it returns the replay."""
 
-    class Idle:
-        def __init__(self, where: torch.device) -> None:
-            self._capture = make(where)
-            self.warm_up = self._capture.warm_up
+    def capture(device: torch.device) -> Any:
+        made: Any = CudaCapture(device) if device.type == "cuda" else Tape()
+        made.record = partial(record, made.record)
+        return made
 
-        def record(self, work: Callable[[], None]) -> Callable[[], None]:
-            self._capture.record(work)
-            return lambda: None
+    return replace(runs, capture=capture)
 
-    monkeypatch.setattr(trainer_module, "CudaCapture", Idle)
+
+def idle(runs: Runs) -> Runs:
+    """Trainings that are captured as usual, with replays that do nothing."""
+    return watched(runs, lambda usual, work: usual(work) and (lambda: None))
 
 
 @pytest.mark.parametrize("start", [0, 5])
-@pytest.mark.usefixtures("idle")
 def test_capture_does_not_train(noisy: Runs, start: int) -> None:
     saved = state_of(advance(noisy.new("eager"), start))
-    trainer = noisy.new("graph")
+    trainer = idle(noisy).new("graph")
     trainer.load_state_dict(saved)
     before = state_of(trainer)
     trainer.step()
@@ -285,16 +254,15 @@ NOT_PERMITTED = RuntimeError("CUDA error: operation not permitted when stream is
 def test_failed_capture_says_why_and_does_not_train(
     recipe: Recipe,
     tiny_dataset: ImageDataset,
-    monkeypatch: pytest.MonkeyPatch,
     warming_up: bool,
     error: Exception | None,
     expected: type[Exception],
     message: str,
 ) -> None:
     """The next engine continues on the same tensors, and equals an eager training."""
-    runs = Runs(recipe, tiny_dataset, CPU, NOISY)
+    capture = FailingCapture(warming_up=warming_up, error=error)
+    runs = Runs(recipe, tiny_dataset, CPU, NOISY, capture=lambda _: capture)
     expected_state = state_of(advance(runs.new("eager"), 6))
-    monkeypatch.setattr(trainer_module, "CudaCapture", lambda _: FailingCapture(warming_up=warming_up, error=error))
     trainer = advance(runs.new("eager"), 4)
     before = state_of(trainer)
     trainer._engine = trainer._make_engine("graph")
@@ -305,24 +273,16 @@ def test_failed_capture_says_why_and_does_not_train(
     assert differences(state_of(advance(trainer, 6)), expected_state) == []
 
 
-def test_warm_up_leaves_no_gradients_to_the_capture(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warm_up_leaves_no_gradients_to_the_capture(runs: Runs) -> None:
     """They would take memory that the graph needs."""
-    make, gradients = trainer_module.CudaCapture, []
+    gradients: list[Tensor | None] = []
 
-    def capture(where: torch.device) -> Any:
-        made = make(where)
-        record = made.record
+    def record(usual: Callable[[Any], Callable[[], None]], work: Callable[[], None]) -> Callable[[], None]:
+        engine: Any = trainer._engine
+        gradients.extend([*(parameter.grad for parameter in trainer.model.parameters()), *engine._step._gradients])
+        return usual(work)
 
-        def recording(work: Callable[[], None]) -> Callable[[], None]:
-            engine: Any = trainer._engine
-            gradients.extend([*(parameter.grad for parameter in trainer.model.parameters()), *engine._step._gradients])
-            return record(work)
-
-        made.record = recording
-        return made
-
-    monkeypatch.setattr(trainer_module, "CudaCapture", capture)
-    trainer = runs.new("graph")
+    trainer = watched(runs, record).new("graph")
     trainer.step()
     assert gradients == [None] * len(list(trainer.model.parameters()))
 
@@ -386,10 +346,9 @@ class _Operations(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.usefixtures("idle")
 def test_host_launches_only_the_replay_unless_the_rate_changes(runs: Runs) -> None:
     """The rate rises after iteration 2 and drops after 18."""
-    trainer = runs.new("graph")
+    trainer = idle(runs).new("graph")
     trainer.step()
     operations = {}
     for iteration in range(1, STEPS):
@@ -414,15 +373,14 @@ def test_step_after_the_last_iteration_is_refused(runs: Runs) -> None:
     assert differences(state_of(trainer), before) == []
 
 
-@pytest.mark.parametrize(("engine", "precision"), [("graph", "fp32"), ("streams", "bf16")])
-def test_replayed_tensors_are_never_replaced(
-    recipe: Recipe, tiny_dataset: ImageDataset, tapes: list[Tape], engine: EngineName, precision: str
-) -> None:
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_replayed_tensors_are_never_replaced(recipe: Recipe, tiny_dataset: ImageDataset, precision: str) -> None:
     """A graph stores addresses, so it would no longer train a tensor that was replaced."""
-    trainer = advance(Runs(recipe, tiny_dataset, CPU, precision=precision).new(engine), 2)
+    tape = Tape()
+    runs = Runs(recipe, tiny_dataset, CPU, precision=precision, capture=lambda _: tape)
+    trainer = advance(runs.new("graph"), 2)
 
     def moved() -> list[str]:
-        (tape,) = tapes
         named = [*trainer.model.named_parameters(), *trainer.model.named_buffers()]
         named += [(n, t) for n, t in trainer.state_dict().items() if n.startswith(("momentum", "window."))]
         return [
@@ -445,24 +403,23 @@ def test_replayed_tensors_are_never_replaced(
     assert moved() == []
 
 
-def test_host_counters_are_not_captured(recipe: Recipe, tiny_dataset: ImageDataset, tapes: list[Tape]) -> None:
+def test_host_counters_are_not_captured(recipe: Recipe, tiny_dataset: ImageDataset) -> None:
     """A graph would count them only once, at the capture."""
-    trainer = advance(Runs(recipe, tiny_dataset, CPU).new("graph"), 2)
+    tape = Tape()
+    trainer = advance(Runs(recipe, tiny_dataset, CPU, capture=lambda _: tape).new("graph"), 2)
     layers = [m for m in trainer.model.modules() if isinstance(m, _BatchNorm)]
     assert layers
-    assert not any(tapes[0].uses(layer.num_batches_tracked) for layer in layers)
+    assert not any(tape.uses(layer.num_batches_tracked) for layer in layers)
     trainer.state_dict()
     assert {layer.num_batches_tracked.item() for layer in layers} == {4}  # two steps of two groups
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("engine", "precision"), [("graph", "fp32"), ("graph", "bf16"), ("streams", "bf16")])
-def test_no_step_waits_for_the_gpu(
-    paper_recipe: Recipe, tiny_dataset: ImageDataset, engine: EngineName, precision: str
-) -> None:
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_no_step_waits_for_the_gpu(paper_recipe: Recipe, tiny_dataset: ImageDataset, precision: str) -> None:
     """Includes both changes of the rate and the end of an epoch."""
     runs = Runs(recipe_of(paper_recipe, STEPS), tiny_dataset, torch.device("cuda"), precision=precision)
-    trainer = advance(runs.new(engine), 1)
+    trainer = advance(runs.new("graph"), 1)
     torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in range(STEPS - 1):

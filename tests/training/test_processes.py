@@ -23,9 +23,7 @@ from paperbench.data.imagenet.index import PhotoDataset
 from paperbench.errors import DataError, Interrupted, PaperbenchError, RunError
 from paperbench.launch import Launch
 from paperbench.specs.recipe import BatchNormSettings, Drops, Evaluation, Recipe
-from paperbench.training import compiling
 from paperbench.training import processes as processes_module
-from paperbench.training import trainer as trainer_module
 from paperbench.training.engine import EngineError, EngineName
 from paperbench.training.evaluation import EvaluationMetrics, as_memory_allows
 from paperbench.training.metrics import TrainingMetrics
@@ -58,7 +56,7 @@ class Training:
     """A training on random images of 16 pixels, or on the embedded photographs.
 
     Attributes:
-        at_once: Test images, and groups of a re-estimation, that go through the net at once.
+        at_once: Test images that go through the net at once.
     """
 
     net: str = "preact_resnet20"
@@ -69,7 +67,7 @@ class Training:
     changes: Mapping[str, Any] = field(default_factory=dict)
     photographs: bool = False
     recompute: bool = False
-    at_once: tuple[int, int] = (7, 3)
+    at_once: int = 7
 
     def trainer(self, data: Data, processes: Processes) -> Trainer:
         recipe, dataset = (data.photo_recipe, data.photos) if self.photographs else (data.recipe, data.images)
@@ -79,8 +77,8 @@ class Training:
             changes["photographs"] = replace(recipe.photographs, mean_image_scale=20)
         recipe = replace(recipe, **changes)
         what = resolve(self.net, depth=self.depth), recipe, dataset, 3, self.precision, CPU, self.engine
-        trainer = Trainer(*what, recompute=self.recompute, processes=processes)
-        trainer.feed.test_batch, trainer.feed.groups_at_once = self.at_once
+        trainer = Trainer(*what, recompute=self.recompute, processes=processes, capture=lambda _: Tape())
+        trainer.feed.test_batch = self.at_once
         return trainer
 
 
@@ -145,26 +143,16 @@ TRAININGS = {
         (2, 4, 8),
     ),
     "six groups": (Training(group=3, changes={"batch_size": 18, "momentum_form": "pytorch"}), (3, 6)),
-    "one test batch": (Training(at_once=(100, 100), changes={"momentum": 0.0}), (2,)),
-    "photographs": (Training(photographs=True, changes=DAGGER, at_once=(5, 2)), (2, 4)),
-    "mean images": (Training(photographs=True, precision="bf16", changes={**DAGGER, **MEANS}, at_once=(5, 2)), (2,)),
+    "one test batch": (Training(at_once=100, changes={"momentum": 0.0}), (2,)),
+    "photographs": (Training(photographs=True, changes=DAGGER, at_once=5), (2, 4)),
+    "mean images": (Training(photographs=True, precision="bf16", changes={**DAGGER, **MEANS}, at_once=5), (2,)),
     "captured": (Training(engine="graph"), (2, 4)),
-    "groups side by side": (Training(engine="streams"), (2, 4)),
     "smooth": (Training(engine="graph", changes=MORE), (2, 4)),
-    "smooth photographs": (Training(photographs=True, changes={**DAGGER, **MORE}, at_once=(5, 2)), (2,)),
+    "smooth photographs": (Training(photographs=True, changes={**DAGGER, **MORE}, at_once=5), (2,)),
     "captured in bf16": (Training("resnet110_conv_shortcut", precision="bf16", engine="graph"), (2,)),
     "captured photographs": (Training(photographs=True, engine="graph", changes=DAGGER), (2,)),
 }
 DEFAULT = {"two groups", "four groups", "photographs", "captured", "smooth"}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _tapes() -> Iterator[None]:
-    """Replace CUDA graphs by tapes, and do not generate code."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer_module, "CudaCapture", lambda _: Tape())
-        patch.setattr(trainer_module, "compile_units", partial(compiling.compile_units, backend="aot_eager"))
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -218,15 +206,6 @@ def test_processes_make_the_numbers_of_one_with_every_kind_of_unit(
         assert_equal(found, alone(UNITS[unit]))
 
 
-@pytest.mark.full
-def test_compiled_steps_of_processes_are_close_to_eager_ones(data: Data, alone: Callable[[Training], Outcome]) -> None:
-    """They take one group after the other, so they may round otherwise than those of one process."""
-    for precision, bound in (("fp32", 1e-4), ("bf16", 5e-2)):
-        training = Training(precision=precision, engine="compile", changes={"learning_rate": 0.01})
-        (found,) = outcomes(2, [training], data)
-        assert found.metrics.loss == pytest.approx(alone(training).metrics.loss, rel=bound)
-
-
 def test_every_test_image_counts_once(data: Data) -> None:
     """Six batches of at most 7 images for four processes, against all images at once."""
 
@@ -267,20 +246,18 @@ def test_training_continues_in_another_number_of_processes(
     assert_equal(together(after, partial(work, end))[0], alone(training))
 
 
-@pytest.mark.parametrize("engine", ["graph", pytest.param("compile", marks=pytest.mark.full)])
 def test_first_steps_of_an_engine_are_compared_and_leave_no_trace(
-    engine: EngineName, data: Data, alone: Callable[[Training], Outcome]
+    data: Data, alone: Callable[[Training], Outcome]
 ) -> None:
-    training = Training("preact_resnet110_1layer", 5, engine=engine)
+    training = Training("preact_resnet110_1layer", 5, engine="graph")
 
     def lead(trainer: Trainer) -> Any:
         before = state_of(trainer)
-        return engine_error(trainer, engine), differences(state_of(trainer), before), to_the_end(trainer)
+        return engine_error(trainer), differences(state_of(trainer), before), to_the_end(trainer)
 
     error, changed, outcome = together(2, lambda processes: led(processes, training.trainer(data, processes), lead))[0]
     assert (error, changed) == (None, [])
-    if engine == "graph":
-        assert_equal(outcome, alone(training))
+    assert_equal(outcome, alone(training))
 
 
 @pytest.mark.parametrize("is_store", [False, True])
@@ -351,7 +328,7 @@ def test_unreadable_image_of_one_process_stops_all_before_the_step(
     failing: int, iteration: int, data: Data, alone: Callable[[Training], Outcome]
 ) -> None:
     """At iteration 3, the rate drops."""
-    training, broken = Training(photographs=True, changes=DAGGER, at_once=(5, 2)), [True]
+    training, broken = Training(photographs=True, changes=DAGGER, at_once=5), [True]
 
     def lead(trainer: Trainer) -> Outcome:
         before = state_of(advance(trainer, iteration))
@@ -404,14 +381,13 @@ def test_lack_of_memory_in_one_process_stops_all_before_the_step(
 def test_lack_of_memory_in_one_process_halves_the_batches_of_all(
     data: Data, alone: Callable[[Training], Outcome]
 ) -> None:
-    """Tests of 28 images at once become tests of 7; re-estimation of 12 groups at once becomes one of 3."""
+    """Tests of 28 images at once become tests of 7."""
 
     def work(processes: Processes) -> Any:
-        trainer = replace(Training(), at_once=(28, 12)).trainer(data, processes)
+        trainer = replace(Training(), at_once=28).trainer(data, processes)
         if processes.rank:
             feed = trainer.feed
             feed.test = limited(feed.test, 7, lambda batch: len(batch.labels))  # type: ignore[method-assign]
-            feed.reestimation = limited(feed.reestimation, 12, len)  # type: ignore[method-assign]
         outcome = led(processes, trainer, to_the_end)
         return outcome, trainer.feed.test_batch
 
@@ -504,7 +480,7 @@ FAILURES: list[tuple[tuple[Exception | None, Exception | None], type[Exception],
     ((KeyError("name"), None), RuntimeError, "'name'"),
     ((None, MemoryError("full")), torch.OutOfMemoryError, "full"),
     ((Interrupted(), None), Interrupted, ""),
-    ((None, EngineError("no graph")), EngineError, "no graph. A new run takes the fastest"),
+    ((None, EngineError("no graph")), EngineError, "no graph. A run takes the fastest"),
     ((torch.OutOfMemoryError("full"), DataError("gone")), torch.OutOfMemoryError, "full"),
     ((DataError("é" * 3000), RunError("other")), DataError, "é" * 1000),
 ]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,8 +14,10 @@ from paperbench.data.dataset import Dataset
 from paperbench.specs.recipe import BatchNormSettings, Drops, Recipe, WarmUp
 from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
 from paperbench.training.engine import EngineName
+from paperbench.training.graph import CudaCapture
 from paperbench.training.metrics import TrainingMetrics
 from paperbench.training.trainer import Trainer
+from tests.training.tape import Tape
 
 MORE = {
     "warm_up": WarmUp(0.01, 2, "linear"),
@@ -41,7 +44,7 @@ def recipe_of(paper_recipe: Recipe, iterations: int) -> Recipe:
 
 @dataclass
 class Runs:
-    """Makes trainers that differ only in the engine."""
+    """Makes trainers that differ only in the engine. On a CPU, a tape replaces the CUDA graph."""
 
     recipe: Recipe
     dataset: Dataset
@@ -51,11 +54,13 @@ class Runs:
     depth: int = 8
     recompute: bool = False
     residual_dropout: float = 0.0
+    capture: Callable[[torch.device], Any] | None = None
 
     def new(self, engine: EngineName) -> Trainer:
         net = resolve(self.net, depth=self.depth, residual_dropout=self.residual_dropout)
         settings = self.recipe, self.dataset, 3, self.precision, self.device, engine
-        return Trainer(net, *settings, recompute=self.recompute)
+        capture = self.capture or (CudaCapture if self.device.type == "cuda" else lambda _: Tape())
+        return Trainer(net, *settings, recompute=self.recompute, capture=capture)
 
     def eager_states(self) -> list[dict[str, Tensor]]:
         """The states of an eager training before the first iteration and after each iteration."""

@@ -37,7 +37,7 @@ class PhotoFeed:
         self._dataset, self._recipe, self._settings = dataset, recipe, recipe.photographs
         self.device = device
         self._between_batches, self._announce = between_batches, announce
-        self.test_batch, self.groups_at_once = (20, 1) if device.type == "cpu" else (250, 4)
+        self.test_batch = 20 if device.type == "cpu" else 250
         self._means: dict[Evaluation, Tensor] = {}
         crop = self._settings.crop
         training = Evaluation(crop, self._settings.mean_image_scale or crop)
@@ -85,15 +85,15 @@ class PhotoFeed:
             pixels, labels, *_ = _on_device(crops, self.device)
             yield Batch(transform(pixels), labels)
 
-    def reestimation(self, at_once: int) -> Iterator[Tensor]:
+    def reestimation(self) -> Iterator[Tensor]:
         group = self._recipe.batch_norm.group
-        batch, total = at_once * group, len(self._dataset.train) // group * group
         tell = self._progress("averaging BN statistics")
-        source = self._training_crops(batch_size=batch, purpose="batch-norm")
-        for number, crops in zip(self._own_numbers(-(-total // batch)), self._pass(source), strict=False):
-            pixels, _, *colours = (part[: total - number * batch] for part in _on_device(crops, self.device))
+        source = self._training_crops(batch_size=group, purpose="batch-norm")
+        numbers = self._own_numbers(len(self._dataset.train) // group)
+        for number, crops in zip(numbers, self._pass(source), strict=False):
+            pixels, _, *colours = _on_device(crops, self.device)
             yield self._training_transform(pixels, ColourChoices(*colours))
-            tell(min((number + 1) * batch, total))
+            tell((number + 1) * group)
 
     def advice(self) -> str | None:
         return self._stream.advice() if self._stream else None

@@ -155,11 +155,9 @@ def test_reestimation_shows_whole_groups_of_one_pass_of_its_own(dataset: PhotoDa
     whole = TRAIN // GROUP * GROUP
     expected = [training_image(dataset, recipe, "batch-norm", 0, place)[0] for place in range(whole)]
     feed = feed_of(dataset, recipe)
-    for at_once in (1, 2, 5, 9):
-        batches = [images.clone() for images in feed.reestimation(at_once)]
-        size = at_once * GROUP
-        assert [len(images) for images in batches] == [min(size, whole - first) for first in range(0, whole, size)]
-        assert_input(torch.cat(batches), expected)
+    groups = [images.clone() for images in feed.reestimation()]
+    assert {len(images) for images in groups} == {GROUP}
+    assert_input(torch.cat(groups), expected)
 
 
 def crop_threads() -> int:
@@ -196,7 +194,7 @@ def test_interrupted_pass_leaves_no_threads(dataset: PhotoDataset, recipe: Recip
 
     feed_of(dataset, recipe).close()  # the mean images are in files now
     feed = feed_of(dataset, recipe, interrupt)
-    for batches in (feed.test(EVALUATIONS["small"], 1), feed.reestimation(1)):
+    for batches in (feed.test(EVALUATIONS["small"], 1), feed.reestimation()):
         with pytest.raises(Interrupted):
             list(batches)
         assert crop_threads() == 0
