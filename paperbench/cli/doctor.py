@@ -10,6 +10,7 @@ from paperbench.cli.arguments import add_shared
 from paperbench.errors import PaperbenchError
 
 if TYPE_CHECKING:
+    from paperbench.runs.doctor import Diagnosis
     from paperbench.specs.table import Table
 
 SUMMARY = "check whether this machine can train, and say what `run` would take"
@@ -28,27 +29,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     print("paperbench: examining this machine; this takes some seconds.", file=sys.stderr, flush=True)
-    from paperbench.report.grid import Grid, as_text, paragraph
-
     try:
         from paperbench.data.sources import data_directory
         from paperbench.runs.doctor import diagnose
     except ImportError as error:
         raise PaperbenchError(f"A library does not load: {error}. Install paperbench again.") from error
     found = diagnose(args.device, data_directory(args.data), args.results, load_tables())
-    print(
-        "\n".join(paragraph(f"{name:<{INDENT}}{fact}", " " * INDENT) for name, fact in found.facts.items()), end="\n\n"
-    )
+    print(page(found))
+    return int(bool(found.problems))
+
+
+def page(found: Diagnosis) -> str:
+    """Format what was found."""
+    from paperbench.report.grid import Grid, as_text, paragraph
+
+    indent = " " * INDENT
+    blocks = ["\n".join(paragraph(f"{name:<{INDENT}}{fact}", indent) for name, fact in found.facts.items())]
     if found.choices:
         headers, alignment = ("table", "precision", "engine", "memory"), ("left", "left", "left", "right")
-        print(f"`paperbench run` takes, on {found.device}:\n")
-        print(as_text(Grid(headers, tuple(found.choices), alignment)), end="\n\n")
+        blocks.append(f"`paperbench run` takes, on {found.device}:")
+        blocks.append(as_text(Grid(headers, tuple(found.choices), alignment)))
         notes = ["memory: for a step of the largest net", *found.reasons]
-        print("\n".join(paragraph(note, "  ") for note in notes), end="\n\n")
-    print("Problems:" if found.problems else "No problem found.")
-    for number, problem in enumerate(found.problems, 1):
-        print(paragraph(f"{number}. {problem}", "   "))
-    return int(bool(found.problems))
+        blocks.append("\n".join(paragraph(note, "  ") for note in notes))
+    numbered = [paragraph(f"{number}. {problem}", "   ") for number, problem in enumerate(found.problems, 1)]
+    return "\n\n".join([*blocks, "\n".join(["Problems:" if numbered else "No problem found.", *numbered])])
 
 
 def load_tables() -> list[Table]:
