@@ -43,8 +43,6 @@ def test_plan_is_printed_and_writes_nothing(
     with_gpus(monkeypatch)
     code, out, err = run(*arguments)
     assert (code, err) == (0, "")
-    prose = out.partition(" not found in the directory data. Do")[0].partition("Train the first")[0]
-    assert max(map(len, prose.splitlines())) <= 80
     assert not list(tmp_path.iterdir())
     assert_golden(f"plan_{name}", re.sub(r"(?m)^(\S+/\S+ .* [\d,.]+ +)[\d.]+(  +[\d.]+)$", r"\1GB\2", out))
 
@@ -78,7 +76,7 @@ def test_runs_at_hand_count(run: Run, tmp_path: Path, table2: Table) -> None:
         if line.startswith(("o", "preact"))
     }
     assert cells == {"original/resnet110": ["1", "of", "5"], "preact/resnet164": ["5", "of", "10"]}  # the extension
-    _, out, _ = run("plan", "table2", *both[:1], *both[2:], "--std", 0.15)
+    _, out, _ = run("plan", "table2", "--cells", "preact/resnet164", *SMOKE[-2:], "--std", 0.15)
     assert command_after(out, "Train the first of these:")[3:] == ["preact/resnet164", "--seeds", "10"]
     assert "Then compare" not in out
 
