@@ -6,10 +6,8 @@ import csv
 import hashlib
 import io
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterable
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -180,9 +178,7 @@ def test_changed_recipe_is_named_despite_a_broken_table(run: Run, tmp_path: Path
     assert "recipe.momentum was 0.9 and is 0.8" in complaint(run, tmp_path, "--tables", specs)
 
 
-def test_characters_unknown_to_the_terminal_are_escaped(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "paperbench", "compare", "table4", "--results", str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "latin-1"}
-    done = subprocess.run(command, capture_output=True, check=False, env=environment)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert b"4.62\\u2020" in done.stdout
+def test_characters_unknown_to_the_terminal_are_escaped(run: Run, tmp_path: Path) -> None:
+    with redirect_stdout(io.TextIOWrapper(io.BytesIO(), encoding="latin-1")) as stream:
+        assert run("compare", "table4", "--results", tmp_path)[0] == 0
+    assert b"4.62\\u2020" in stream.buffer.getvalue()

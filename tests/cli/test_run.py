@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -43,7 +44,7 @@ def test_days_on_a_cpu_need_a_yes(
 
 
 def test_plan_without_data_cannot_be_run(tmp_path: Path) -> None:
-    plan = api.plan("table2", tmp_path / "r", device="cpu", data=tmp_path, estimate_only=True)
+    plan = api.plan("table2", tmp_path / "r", cells="preact", device="cpu", data=tmp_path, estimate_only=True)
     with pytest.raises(PaperbenchError, match="CIFAR-10 not found in the directory"):
         api.run(plan)
     assert not (tmp_path / "r").exists()
@@ -69,9 +70,9 @@ def test_row_of_table5_on_request_trains_by_name(run: Run, tmp_path: Path) -> No
 
 def test_gpu_that_auto_passes_over_is_named_on_stderr(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     with_gpus(monkeypatch, GPU(), init_error=OLD_DRIVER)
-    (warning,) = api.plan("table2", profile="smoke").warnings
+    (warning,) = api.plan("table2", profile="smoke", cells="preact/resnet110").warnings
     assert warning.startswith("cuda:0 is not used: The NVIDIA driver on your system is too old (found version 12020).")
-    code, out, err = run("plan", "table2", *SMOKE[:2], *RATES)
+    code, out, err = run("plan", "table2", *SMOKE[:2], *RATES[:2], "--cells", "preact/resnet110")
     assert (code, err) == (0, f"paperbench: warning: {warning}\n")
     assert "\nDevice cpu," in out
 
@@ -218,38 +219,50 @@ def endless_run(quick_specs: Path, tmp_path: Path) -> list[str]:
     return ["run", "table2", "--tables", str(specs), *ONE_CELL, "--yes", "--results", str(tmp_path / "r")]
 
 
+def only_partial(results: Path) -> Record:
+    paused = only_record(results)
+    assert paused.status == "partial"
+    history = list(Store(results).directory(paused.run).history())
+    assert 1 <= history[-1].iteration <= paused.iteration, "a resumed run may still owe the last line"
+    return paused
+
+
 @pytest.mark.usefixtures("heeded_signals")
-@pytest.mark.parametrize(
-    "number",
-    [
-        signal.SIGTERM,
-        pytest.param(signal.SIGINT, marks=pytest.mark.full),
-        pytest.param(signal.SIGHUP, marks=pytest.mark.full),
-        pytest.param(signal.SIGUSR1, marks=pytest.mark.full),
-        pytest.param(signal.SIGUSR2, marks=pytest.mark.full),
-    ],
-)
 def test_signal_pauses_the_run_and_the_same_command_resumes_it(
-    run: Run, endless_run: list[str], tmp_path: Path, number: signal.Signals
+    run: Run, endless_run: list[str], tmp_path: Path
 ) -> None:
+    def stop() -> None:
+        while not any(path.stat().st_size for path in (tmp_path / "r").rglob("history.jsonl")):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = Thread(target=stop, daemon=True)
+    thread.start()
+    code, out, err = run(*endless_run)
+    thread.join()
+    assert code == 128 + signal.SIGTERM
+    assert "paused at iteration" in err
+    assert "stopped" not in err, "the handler has printed that it is stopping"
+    assert "(at " in out
+    paused = only_partial(tmp_path / "r")
+    assert run(*endless_run, "--stop-at", paused.iteration + 2)[0] == 0
+    resumed = only_record(tmp_path / "r")
+    assert [session.last for session in resumed.sessions] == [paused.iteration, paused.iteration + 2]
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("heeded_signals")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
+def test_signal_pauses_a_process(endless_run: list[str], tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "paperbench", *endless_run]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ALONE) as process:
         assert process.stderr is not None
         assert any("test error" in line for line in process.stderr)
         process.send_signal(number)
-        out, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=120)
     assert process.returncode == 128 + number
     assert "paused at iteration" in err
-    assert "stopped" not in err, "the handler has printed that it is stopping"
-    assert "(at " in out
-    paused = only_record(tmp_path / "r")
-    assert paused.status == "partial"
-    history = list(Store(tmp_path / "r").directory(paused.run).history())
-    assert 1 <= history[-1].iteration <= paused.iteration, "a resumed run may still owe the last line"
-    if number == signal.SIGTERM:  # resuming does not depend on the signal
-        assert run(*endless_run, "--stop-at", paused.iteration + 2)[0] == 0
-        resumed = only_record(tmp_path / "r")
-        assert [session.last for session in resumed.sessions] == [paused.iteration, paused.iteration + 2]
+    only_partial(tmp_path / "r")
 
 
 @pytest.mark.full
