@@ -84,6 +84,11 @@ MISTAKES = """
     plot preact_resnet110 --set depth=[
     plot preact_resnet110 --set depth=2e1
     plot preact_resnet110 --format csv
+    plot preact_resnet110 --x epochs
+    plot preact_resnet110 --cells a
+    plot preact_resnet110 --seeds 3
+    plot preact_resnet110 --profile smoke
+    plot preact_resnet110 --results elsewhere
     plot table2 --out a.jpeg
     plot table2 --out a.svg --format png
     plot table2 --out nowhere/a.svg
@@ -96,8 +101,6 @@ MISTAKES = """
     plot fig6 --x depth
     plot fig1
     plot fig4 --format csv
-    plot fig4 --seeds 3
-    plot fig4 --results elsewhere
     analyze
     analyze --trained --cells a --init orthogonal
     analyze --measure channels --minus preact_resnet20 --format png
