@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import io
-import json
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
 from dataclasses import replace
@@ -60,27 +58,26 @@ def test_exit_status_depends_on_differences_and_requirement(
     assert run(*command, "--require", "reproduced")[0] == strict_code
 
 
-def test_every_format_has_the_verdict(run: Run, tmp_path: Path, table2: Table) -> None:
+@pytest.mark.parametrize(
+    ("form", "start", "verdict"),
+    [
+        ("table", "Table 2 of arXiv:1603.05027", "6.38 (+0.01)  reproduced"),
+        ("markdown", "## Table 2", "| reproduced |"),
+        ("json", "{\n", '"verdict": "reproduced"'),
+        ("csv", "table,profile,", ",reproduced,"),
+        ("junit", "<?xml", 'skipped="0"'),
+        ("latex", "% Needs", "6.38"),
+    ],
+)
+def test_every_format_has_the_verdict(
+    run: Run, tmp_path: Path, table2: Table, form: str, start: str, verdict: str
+) -> None:
     write(tmp_path, records(table2, "preact/resnet110", MATCHING))
-
-    def output(form: str) -> str:
-        code, out, err = run("compare", "table2", "--results", tmp_path, *ALONE, "--format", form)
-        assert (code, err) == (0, "")
-        assert out.endswith("\n")
-        assert not out.endswith("\n\n")
-        return out
-
-    assert "6.38 (+0.01)  reproduced" in output("table")
-    assert "| reproduced |" in output("markdown")
-    (cell,) = json.loads(output("json"))["cells"]
-    assert (cell["id"], cell["verdict"]) == ("preact/resnet110", "reproduced")
-    lines = list(csv.DictReader(io.StringIO(output("csv"))))
-    assert [(line["verdict"], float(line["error"])) for line in lines] == [("reproduced", error) for error in MATCHING]
-    cases = ElementTree.fromstring(output("junit")).findall(".//testcase")
-    assert [(case.get("name"), case.find("failure"), case.find("skipped")) for case in cases] == [
-        ("preact/resnet110", None, None)
-    ]
-    assert r"\toprule" in output("latex")
+    code, out, err = run("compare", "table2", "--results", tmp_path, *ALONE, "--format", form)
+    assert (code, err) == (0, "")
+    assert out.startswith(start)
+    assert verdict in out
+    assert out.rstrip("\n") == out[:-1]
 
 
 def test_requirement_applies_to_junit(run: Run, tmp_path: Path) -> None:

@@ -1,14 +1,16 @@
-"""What the command line says about mistakes: tests/printed/mistakes.txt has every message."""
+"""What the command line says about mistakes: tests/printed/mistakes_*.txt has every message."""
 
 from __future__ import annotations
 
 import shlex
+import shutil
 from math import inf
 from pathlib import Path
 
 import pytest
 import torch
 
+from paperbench.cli.main import SUBCOMMANDS
 from paperbench.errors import one_line
 from paperbench.specs.table import Table
 from tests.cli.conftest import Run
@@ -108,6 +110,24 @@ MISTAKES = """
     analyze preact_resnet20 --out units.csv --format json
     analyze preact_resnet20 --out missing/units.csv
     analyze preact_resnet20 --minus original_resnet20
+    analyze preact_resnet20 --run x
+    analyze --run x
+    analyze --run x --seeds 2
+    analyze --run x --dataset digits
+    analyze --weights x
+    analyze --weights x --profile smoke
+    analyze preact_resnet20 --trained --cells a
+    analyze table2 --set depth=8
+    analyze table2 --dataset digits
+    analyze table2 --trained --seeds 2
+    analyze table2 --trained --profile smoke --results empty
+    analyze table22
+    analyze preact_resnet20.cifar100 --data nowhere
+    analyze preact_resnet20.cifar
+    analyze preact_resnet20 --dataset photos
+    analyze preact_resnet18 --dataset digits
+    analyze preact_resnet20 --dataset digits --images 129
+    analyze preact_resnet20 --dataset digits --images 361 --batch-norm averages
     evaluate resnet50 --dataset photos
     evaluate timm:resnet5 --dataset photos --weights some.pth
     evaluate timm:preact_resnet18 --dataset photos --weights some.pth
@@ -129,26 +149,32 @@ MISTAKES = """
 """
 
 
-@pytest.fixture
-def here(table2: Table, run: Run) -> Path:
-    """The working directory: results of three nets, an empty directory, a file, weights of no net."""
+HEADINGS = {command: heading for heading, modules in SUBCOMMANDS.items() for command in modules}
+
+
+@pytest.fixture(scope="module")
+def results(table2: Table, tmp_path_factory: pytest.TempPathFactory) -> Path:
     diverged = record(table2, "bn_after_addition/resnet110", inf, iteration=8_000)
     partial = record(table2, "preact/resnet164", None, iteration=4_000)
-    make_store(Path("results"), [*records(table2, "original/resnet110", (6.58, 6.64)), diverged, partial])
+    runs = [*records(table2, "original/resnet110", (6.58, 6.64)), diverged, partial]
+    return make_store(tmp_path_factory.mktemp("store"), runs).root
+
+
+@pytest.mark.parametrize("heading", [*SUBCOMMANDS, "Unknown"])
+def test_mistakes_are_named_with_what_to_do_and_change_nothing(run: Run, results: Path, heading: str) -> None:
+    """In a directory with results of three nets, an empty directory, a file, and weights of no net."""
+    shutil.copytree(results, "results")
     Path("empty").mkdir()
     Path("file").write_text("mine")
     torch.save({"x": torch.ones(1)}, "some.pth")
-    return Path()
-
-
-def test_mistakes_are_named_with_what_to_do_and_change_nothing(run: Run, here: Path) -> None:
-    before, said = {path: path.stat().st_mtime_ns for path in here.rglob("*")}, []
-    for line in MISTAKES.strip().splitlines():
-        code, out, err = run(*shlex.split(line))
-        assert (code, out) == (2, ""), line
-        said.append(f"$ paperbench {one_line(line.strip())}\n{err}")
-    assert {path: path.stat().st_mtime_ns for path in here.rglob("*")} == before
-    assert_golden("mistakes", "\n".join(said))
+    before, said = {path: path.stat().st_mtime_ns for path in Path().rglob("*")}, []
+    for line in map(str.strip, MISTAKES.strip().splitlines()):
+        if HEADINGS.get(line.split()[0], "Unknown") == heading:
+            code, out, err = run(*shlex.split(line))
+            assert (code, out) == (2, ""), line
+            said.append(f"$ paperbench {one_line(line)}\n{err}")
+    assert {path: path.stat().st_mtime_ns for path in Path().rglob("*")} == before
+    assert_golden(f"mistakes_{heading.lower()}", "\n".join(said))
 
 
 @pytest.mark.parametrize("value", ["9" * 5000, "[" * 100_000], ids=range(2))

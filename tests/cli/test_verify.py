@@ -17,7 +17,7 @@ from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.weights import recorded_metadata
 from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
 from tests.cli.conftest import ONE_CELL, Run
-from tests.helpers import ROOT, a_record, copy_of_photo_specs, write_record
+from tests.helpers import ROOT, a_record, copy_of_photo_specs, edit, write_record
 from tests.report.made_analyses import made
 
 
@@ -131,13 +131,20 @@ def test_verify_fails_if_no_run_can_be_retrained(run: Run, tmp_path: Path) -> No
     assert "No run could be retrained." in err
 
 
-def test_verify_checks_external_results(run: Run, tmp_path: Path) -> None:
-    entry = ("--seed", 3, "--error", 6.41, "--source", "A. Author", "--results", tmp_path)
-    run("record", "table2", "original/resnet164", *entry)
-    code, out, _ = run("verify", tmp_path)
-    assert (code, out) == (0, f"{tmp_path}: 1 external result checked.\nOK: all files verified.\n")
-    (path,) = (tmp_path / "external").iterdir()
-    path.write_text(path.read_text().replace("6.41", "6.14"))
+@pytest.mark.parametrize(
+    ("what", "value", "other"), [("external result", "6.41", "6.14"), ("analysis file", '"seed": 0', '"seed": 1')]
+)
+def test_verify_checks_external_results_and_analyses(
+    run: Run, tmp_path: Path, what: str, value: str, other: str
+) -> None:
+    if what == "analysis file":
+        write_analysis(tmp_path, made())
+    else:
+        entry = ("--seed", 3, "--error", 6.41, "--source", "A. Author", "--results", tmp_path)
+        run("record", "table2", "original/resnet164", *entry)
+    assert run("verify", tmp_path) == (0, f"{tmp_path}: 1 {what} checked.\nOK: all files verified.\n", "")
+    (path,) = tmp_path.rglob("*.json")
+    edit(path, value, other)
     code, out, _ = run("verify", tmp_path)
     assert code == 1
     assert f"problem: {path} does not have the sha256 of its values" in out
@@ -197,15 +204,6 @@ def test_published_runs_are_whole(run: Run) -> None:
         code, out, _ = run("verify", ROOT / "results" / name)
         assert code == 0, out
         assert f"{found}.\n" in out
-
-
-def test_damaged_analyses_are_problems(run: Run, tmp_path: Path) -> None:
-    path = write_analysis(tmp_path, made())
-    assert run("verify", tmp_path) == (0, f"{tmp_path}: 1 analysis file checked.\nOK: all files verified.\n", "")
-    path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
-    code, out, _ = run("verify", tmp_path)
-    assert code == 1
-    assert f"problem: {path} does not have the sha256 of its values" in out
 
 
 @pytest.mark.parametrize("kept", ["one tensor", "zeros", "neither"])
