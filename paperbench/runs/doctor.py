@@ -156,8 +156,9 @@ def _examine_dataset(key: str, directory: Path, users: Sequence[str], found: Dia
     except PaperbenchError as error:
         reason = str(error).replace(f"{directory}/", "").replace(str(directory), "[path]").split(". ")[0]
         found.facts[title] = "missing" if "not found" in reason else "cannot be used"
+        need = "needs" if len(users) == 1 else "need"
         found.problems.append(
-            f"{reason}; {listing(users)} need{'s' * (len(users) == 1)} it. `paperbench data download {key}` gets the original files into "
+            f"{reason}; {listing(users)} {need} it. `paperbench data download {key}` gets the original files into "
             "./data, or where `--data DIR` says."
         )
     else:
