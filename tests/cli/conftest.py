@@ -91,6 +91,17 @@ def trained(trained_once: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def no_pickles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets no pickle be read: it could run code."""
+
+    def poisoned(*_: object, **__: object) -> None:
+        raise AssertionError("a pickle was read")
+
+    for place in ("pickle.load", "pickle.loads", "pickle.Unpickler", "torch.load"):
+        monkeypatch.setattr(place, poisoned)
+
+
+@pytest.fixture
 def heeded_signals() -> Iterator[None]:
     """Let processes heed signals that the tests' own process may ignore, such as SIGHUP under nohup."""
     numbers = (signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)

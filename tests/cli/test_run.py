@@ -97,6 +97,7 @@ def test_row_on_request_is_skipped_with_a_message(run: Run) -> None:
     assert "\n2 runs, " in out, "a profile's warm-up does not replace a recipe without one"
 
 
+@pytest.mark.usefixtures("no_pickles")
 def test_run_in_parts_equals_a_run_in_one_go(run: Run, quick_specs: Path, trained: Path, tmp_path: Path) -> None:
     results = tmp_path / "results"
     where = ("--tables", quick_specs, "--results", results, *ONE_CELL[:-2])

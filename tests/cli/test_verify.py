@@ -16,11 +16,12 @@ from paperbench.runs.resume import Checkpoint
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.weights import recorded_metadata
 from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
-from tests.cli.conftest import ONE_CELL, Run
+from tests.cli.conftest import Run
 from tests.helpers import ROOT, a_record, copy_of_photo_specs, edit, write_record
 from tests.report.made_analyses import made
 
 
+@pytest.mark.usefixtures("no_pickles")
 def test_verify_retrains_a_run_and_reports_an_edited_file(run: Run, trained: Path) -> None:
     (record,) = Store(trained).records()[0]
     code, out, err = run("verify", trained, "--rerun", 2, "--device", "cpu")
@@ -93,19 +94,6 @@ def test_weights_of_another_net_are_a_problem(run: Run, trained: Path) -> None:
     code, out, _ = run("verify", trained, "--rerun", 1, "--device", "cpu")
     assert code == 1
     assert f"problem: {directory.weights_file} does not hold the net of the record: missing, unknown or of" in out
-
-
-def test_no_pickle_is_read(run: Run, quick_specs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def poisoned(*_: object, **__: object) -> None:
-        raise AssertionError("a pickle was read")
-
-    for place in ("pickle.load", "pickle.loads", "pickle.Unpickler", "torch.load"):
-        monkeypatch.setattr(place, poisoned)
-    command = ("run", "table2", "--tables", quick_specs, "--results", tmp_path / "results", *ONE_CELL)
-    assert run(*command, "--stop-at", 3)[0] == 0
-    assert run(*command)[0] == 0
-    assert run("verify", tmp_path / "results", "--rerun", 1, "--device", "cpu")[0] == 0
-    assert run("compare", "table2", "--tables", quick_specs, "--results", tmp_path / "results", "--long")[0] == 0
 
 
 def test_only_the_reader_of_cifar_knows_pickles() -> None:
