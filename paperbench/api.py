@@ -424,7 +424,7 @@ class Plan:
         runs: All runs of these cells and seeds.
         remaining: The runs to do, each with the number of iterations to do.
         bytes_needed: Disk space that they need.
-        device: May be `training.device.ELSEWHERE`.
+        device: May be `training.device.OTHER_MACHINES_GPU`.
         warnings: Why each GPU that `device="auto"` passed over was not used, and that the disk is too full, if it is.
         missing_data: What is wrong with the data sets that cannot be loaded; the ids of runs on them are unknown.
     """
@@ -632,14 +632,14 @@ def plan_runs(
     from paperbench.runs.disk_space import bytes_needed, check_disk_space
     from paperbench.runs.limits import Limits
     from paperbench.runs.worker import remaining
-    from paperbench.training.device import ELSEWHERE, choose_device
+    from paperbench.training.device import OTHER_MACHINES_GPU, choose_device
     from paperbench.training.engine import engine_candidates
     from paperbench.training.precision import choose_precision
 
     warnings: list[str] = []
-    device = ELSEWHERE
+    device = OTHER_MACHINES_GPU
     if not for_other_machine:
-        device = choose_device(training.device, warnings.append, may_be_elsewhere=estimate_only)
+        device = choose_device(training.device, warnings.append, or_of_other_machine=estimate_only)
     engine_candidates(training.engine, device)  # raises its errors before data are loaded
     precision = choose_precision(training.precision or table.experiment.precision, device)
     datasets = _load_datasets(planning.needed_datasets(chosen, profile), training.data, may_lack=estimate_only)
@@ -701,10 +701,10 @@ def run(plan: Plan, observer: Observer | None = None, processes: Processes | Non
     from paperbench.report.progress import Progress
     from paperbench.runs.limits import Limits, stopping_on_signals
     from paperbench.runs.worker import Worker
-    from paperbench.training.device import ELSEWHERE
+    from paperbench.training.device import OTHER_MACHINES_GPU
     from paperbench.training.processes import Processes
 
-    if plan.device == ELSEWHERE:
+    if plan.device == OTHER_MACHINES_GPU:
         raise PaperbenchError("This plan is for a GPU of another machine. Plan again there.")
     selection, training, processes = plan.selection, plan.training, processes or Processes()
     limits = Limits(training.stop_at, training.max_seconds)

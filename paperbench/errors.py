@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 
 MAX_LISTED = 12
 """Maximum number of words listed in a message."""
@@ -52,6 +53,27 @@ class Interrupted(Exception):  # noqa: N818  (not an error: the user asked for i
 
 class RunError(PaperbenchError):
     """An error of a single run; the other runs of the command can still be trained."""
+
+
+class Finding(RunError):  # noqa: N818  (most are listed, not raised)
+    """Something wrong with a file of a run; raised if the file cannot be used, else listed.
+
+    Attributes:
+        where: The file, or a line of it; "" if whoever catches the error names it.
+        what: What is wrong with it: the rest of the sentence that begins with `where`.
+        remedy: What to do.
+    """
+
+    def __init__(self, where: Path | str, what: str, remedy: str = "") -> None:
+        self.where, self.what, self.remedy = where, what.removesuffix("."), remedy
+        super().__init__(f"{where} {self.what}. {remedy}".rstrip() if where else self.what)
+
+    @classmethod
+    def unreadable(
+        cls, path: Path, error: OSError, remedy: str = "Restore it or make it readable, then repeat the command."
+    ) -> Finding:
+        """Return what is said of a file that the system cannot read."""
+        return Finding(path, f"cannot be read: {error.strerror or error}", remedy)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
-from paperbench.errors import PaperbenchError, RunError
+from paperbench.errors import Finding, PaperbenchError, RunError
 
 MAX_TENSOR_FILE_BYTES = 2_000_000_000
 """Maximum size of checkpoints and weights; those of the largest net here, with momentum, have 0.5 GB."""
@@ -71,7 +71,7 @@ def list_directory(directory: Path) -> list[Path]:
 
 def format_read_error(path: Path, error: OSError, remedy: str) -> str:
     """Return the message for a file that cannot be read."""
-    return f"{path} cannot be read: {error.strerror or error}. {remedy}"
+    return str(Finding.unreadable(path, error, remedy))
 
 
 TEMPORARY = ".tmp"

@@ -111,7 +111,8 @@ class TrainingOptions:
     """auto (default: the first GPU that works, else the CPU), cpu, cuda or cuda:N"""
 
     engine: str = _option("E", default="auto")
-    """eager, graph (a CUDA graph: same numbers as eager, bit for bit) or auto (default: the faster that works)"""
+    """eager, graph (a CUDA graph: same numbers as eager, bit for bit) or auto (default: the faster of the two that
+    works)"""
 
     stop_at: int | None = _option("ITER", positive_int)
     """pause every run after this iteration; repeat the command without it, or with a higher one, to resume"""

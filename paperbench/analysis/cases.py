@@ -32,17 +32,16 @@ from paperbench.analysis.walk import Measured, Subject, measure
 from paperbench.catalogue import DATASETS, FAMILIES, NETS, Net
 from paperbench.data.dataset import Dataset
 from paperbench.data.sources import data_directory, load_dataset
-from paperbench.errors import PaperbenchError, RunError, listing, nearest
+from paperbench.errors import PaperbenchError, listing, nearest
 from paperbench.files import MAX_TENSOR_FILE_BYTES, read_at_most
 from paperbench.options import AnalysisOptions, Measure
-from paperbench.runs.checkpoints import DamagedCheckpointError
 from paperbench.runs.environment import code_facts, environment_facts
 from paperbench.runs.hashed import SCHEMA
 from paperbench.runs.history import History
 from paperbench.runs.named import NamedNet, find_run, images_of, read_net, resolve_net
 from paperbench.runs.planning import needed_datasets, net_and_recipe, plan
 from paperbench.runs.record import DataFacts, Record
-from paperbench.runs.resume import Checkpoint, CheckpointError
+from paperbench.runs.resume import Checkpoint
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.seeds import derived_seed
 from paperbench.specs.recipe import Recipe
@@ -261,11 +260,7 @@ def of_run(run: RunDirectory, record: Record, dataset: Dataset) -> Case:
     else:
         if (file := run.named_checkpoint(record)) is None:
             raise PaperbenchError(f"{run.path} lacks its checkpoint. Restore it, or go on with `paperbench run`.")
-        try:
-            saved = Checkpoint.from_bytes(file.read(), record.run)
-        except (CheckpointError, DamagedCheckpointError) as error:
-            about = f"{file.path} {error}" if isinstance(error, CheckpointError) else str(error)
-            raise RunError(f"{about}. Restore it, or go on with `paperbench run`.") from error
+        saved = Checkpoint.from_bytes(file.read(), record.run, file.path)
         state, buffers = saved.net, sum(name.startswith("momentum.") for name in saved.state)
         momentum = [saved.state[f"momentum.{index}"] for index in range(buffers)]
     of_run = (record.seed, record.spec.digest, record.iteration, state, None, momentum, History.read(run.history_file))

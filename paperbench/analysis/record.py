@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field
 
 from paperbench.files import Writer, refuse_links
 from paperbench.options import Measure
-from paperbench.runs.hashed import HashedJson, RecordError, read_all
+from paperbench.runs.hashed import HashedJson
 from paperbench.runs.record import Code, DataFacts, Environment
 from paperbench.specs.run_spec import canonical_json
 from paperbench.typed import Count, Line, Natural, Percent, Seconds, typed
@@ -23,8 +23,6 @@ from paperbench.typed import Count, Line, Natural, Percent, Seconds, typed
 ALL = "all parameters"
 
 _DIRECTORY = "analysis"
-_REMEDY = "Delete it; the same `paperbench analyze` makes it again."
-_FOREIGN_REMEDY = "Use the version that wrote it, or move the file away."
 
 Number = Annotated[float, Field(ge=-1e300, le=1e300), AfterValidator(lambda value: float(f"{value:.6g}"))]
 Numbers = tuple[Number, ...]
@@ -311,6 +309,8 @@ class Analysis(HashedJson):
         jacobians, paths, left_out, health: None unless they were asked for.
     """
 
+    REMEDY = "Delete it; the same `paperbench analyze` makes it again."
+
     kind: Literal["analysis"]
     net: Line
     seed: Natural
@@ -340,7 +340,7 @@ class Analysis(HashedJson):
 
     @property
     def file_name(self) -> str:
-        """Name of the file, unique for each spec and seed."""
+        """Unique for each spec and seed."""
         return f"{self.spec.digest[:12]}-s{self.seed}.json"
 
 
@@ -354,19 +354,9 @@ def write_analysis(root: Path, analysis: Analysis) -> Path:
 
 def read_analyses(root: Path) -> tuple[list[Analysis], list[str]]:
     """Return the analyses in a results directory, and a complaint about each unreadable file."""
-    return read_all(root / _DIRECTORY, _read, _REMEDY)
+    return Analysis.read_all(root / _DIRECTORY)
 
 
 def find_analysis(root: Path, spec: AnalysisSpec, seed: int) -> Analysis | None:
     """Return an analysis from a results directory; None if it is not there."""
-    try:
-        return _read(root / _DIRECTORY / f"{spec.digest[:12]}-s{seed}.json")
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
-def _read(path: Path) -> Analysis:
-    analysis = Analysis.read(path, _REMEDY, _FOREIGN_REMEDY)
-    if analysis.file_name != path.name:
-        raise RecordError(f"{path} holds the analysis that belongs in {analysis.file_name}: it was renamed. {_REMEDY}")
-    return analysis
+    return Analysis.read(root / _DIRECTORY / f"{spec.digest[:12]}-s{seed}.json")

@@ -21,7 +21,7 @@ from paperbench.errors import PaperbenchError, count, duration, listing
 from paperbench.processors import processors
 from paperbench.runs.planning import PlannedRun
 from paperbench.specs.recipe import ChannelValues, Photographs, Recipe
-from paperbench.training.device import ELSEWHERE
+from paperbench.training.device import OTHER_MACHINES_GPU
 from paperbench.training.memory import is_out_of_memory
 from paperbench.training.trainer import Trainer
 
@@ -91,7 +91,7 @@ def estimate(
     stated = {family for family, *_ in speeds}
     by_cost = sorted((run for run, _ in to_do if run.net.family not in stated), key=_macs, reverse=True)
     measured = {run.net.family: run for run in by_cost}  # the cheapest
-    if measured and device == ELSEWHERE:
+    if measured and device == OTHER_MACHINES_GPU:
         names, example = [run.net_name for run in measured.values()], by_cost[0].reference.name
         raise PaperbenchError(f"There is no GPU here for {listing(names)}. State the speed: `--rate {example}=2000`.")
     photographed = next((run for run in measured.values() if run.recipe.photographs), None)

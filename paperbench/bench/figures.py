@@ -15,7 +15,7 @@ Kind = Literal["plain", "plain-on-device", "paperbench"]
 that are already on the device; paperbench: our trainer."""
 
 Status = Literal["measured", "wrong step", "out of memory", "failed", "skipped"]
-"""wrong step: the first steps differ from the reference's. skipped: the time was up."""
+"""wrong step: the first losses differ from eager's, or are not finite. skipped: the time was up."""
 
 
 @typed
@@ -79,7 +79,7 @@ class VariantFigures:
         over_plain: Ratio to the plain loop as shipped.
         over_plain_same_precision: Ratio to the plain loop at the variant's precision.
         over_on_device: Ratio to the on-device loop at the variant's precision.
-        peak_memory: Peak allocation of torch before the rounds. GPUs only.
+        peak_memory: Peak of the memory that torch takes from the GPU before the rounds.
         losses: Training loss of each of our first steps; None if one is not finite.
         update_norm: No longer measured.
     """

@@ -24,7 +24,7 @@ plain loop as shipped, then over both at the same precision; median of rounds.
 {last}"""
 _LAST = {
     "cpu": "On a CPU compare the speedups, not the images/s.",
-    "cuda": "Peak: memory allocated by torch before the rounds.",
+    "cuda": "Peak: memory that torch takes before the rounds.",
 }
 
 _LOADER_HEADER = [["", "images", "over", "over", "over"], ["", "per s", "decoding", "plain loop", "1 thread"]]

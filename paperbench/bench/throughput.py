@@ -122,10 +122,10 @@ class VariantRunner:
             release_memory(device)
             if on_gpu:
                 torch.cuda.reset_peak_memory_stats(device)
-            before = torch.cuda.memory_allocated(device) if on_gpu else 0
+            before = torch.cuda.memory_reserved(device) if on_gpu else 0
             self.loop = self._build_trainer(eager) if variant.kind == "paperbench" else self._build_plain_loop(batches)
             if self.loop and on_gpu:
-                self._record(peak_memory=torch.cuda.max_memory_allocated(device) - before)
+                self._record(peak_memory=torch.cuda.max_memory_reserved(device) - before)
 
     def _build_trainer(self, eager: FirstSteps | None) -> TrainerLoop | None:
         """Return our loop, or None if its first losses are not finite, or differ from eager's at all."""

@@ -77,7 +77,7 @@ def execute(args: argparse.Namespace) -> int:
     found = " and ".join(count(number, noun) for noun, number in counts.items() if number) or "0 runs"
     _print(f"{results}: {found} checked{statuses and f': {statuses}'}.")
     problems = [*(problem for run in runs for problem in run.problems), *complaints]
-    remarks = [remark for run in runs for remark in run.remarks]
+    remarks: list[object] = [remark for run in runs for remark in run.remarks]
     if bare := [run.record.run for run in runs if run.record and run.rests_on_record]:
         which = f"{count(len(bare), 'run')} that kept neither weights nor a last checkpoint ({listing(bare)})"
         remarks.append(f"{which}: nothing here shows that the training took place, or on which data.")

@@ -109,7 +109,7 @@ class Prior(Generic[Value]):
 NO_PRIOR = Prior(0.0, 0.0)
 
 
-def estimate_noise(variance: Value, runs: int, published_std: float | None, published_runs: int) -> Noise[Any] | None:
+def estimate_noise(variance: Value, runs: int, published_std: Number | None, published_runs: int) -> Noise[Any] | None:
     """Estimate the spread between the runs of a cell by itself.
 
     Our runs may be noisier than the published ones, because software and hardware differ and five runs estimate a
@@ -138,7 +138,7 @@ def estimate_noise(variance: Value, runs: int, published_std: float | None, publ
     """
     if published_std is None:
         return Noise(variance**0.5, runs - 1.0, "ours", 0.0, 0.0) if runs >= MIN_RUNS else None
-    if not (0 < published_std < math.inf and published_runs >= 2):
+    if not (np.all((published_std > 0) & (published_std < math.inf)) and published_runs >= 2):
         raise ValueError(f"not a standard deviation of {published_runs} runs: {published_std}")
     if runs < 2:
         return Noise(SINGLE_RUN_FACTOR * published_std, None, "published", 1.0, 0.0) if runs else None

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from paperbench.compare.claims import decide_claim, p_values, parts
 from paperbench.compare.comparison import Comparison
 from paperbench.compare.evidence import errors_of
-from paperbench.compare.noise import MIN_RUNS, NO_PRIOR, Floats, Prior, estimate_noise, prior_from_others
+from paperbench.compare.noise import MIN_RUNS, NO_PRIOR, Floats, Number, Prior, estimate_noise, prior_from_others
 from paperbench.compare.statistics import ANALYSES, difference_interval, median_variance, outcomes
 from paperbench.compare.verdicts import CellFacts
 from paperbench.errors import PaperbenchError
@@ -56,7 +56,7 @@ class Target:
 
     tolerance: float = 0.5
     published_runs: int = 5
-    published_std: float | None = None
+    published_std: Number | None = None
     resolution: float = 0.01
     dataset: str = ""
     metric: str = "top1"
@@ -90,8 +90,10 @@ def _variance(sample: Floats, target: Target) -> Floats:
     return np.maximum(sample.var(axis=-1, ddof=1), rounding) if sample.shape[-1] > 1 else np.zeros(len(sample))
 
 
-def analyse(sample: Floats, published: Floats | float, target: Target, prior: Prior[Any], level: float) -> Flags:
-    """Return whether one analysis calls a cell reproduced, worse and better, of shape (3, tables).
+def analyse(
+    sample: Floats, published: Floats | float, target: Target, prior: Prior[Any], level: float
+) -> tuple[Floats, Floats]:
+    """Return both ends of the interval of one analysis, of shape (tables,); infinite where there is none.
 
     Args:
         sample: Errors of shape (tables, runs).
@@ -100,34 +102,48 @@ def analyse(sample: Floats, published: Floats | float, target: Target, prior: Pr
     runs = sample.shape[-1]
     variance = _variance(sample, target)
     own = estimate_noise(variance, runs, target.published_std, target.published_runs)
-    found = np.zeros((3, len(sample)), bool)
+    low, high = np.full(len(sample), -np.inf), np.full(len(sample), np.inf)
     if own is not None:
         interval = difference_interval(sample, published, target.published_runs, own, level)
-        found[:] = outcomes(interval, target.tolerance)
+        low, high = interval.low, interval.high
     if np.any(prior.degrees > 0):
         noise = prior.moderate(variance, runs - 1)
         interval = difference_interval(sample, published, target.published_runs, noise, level, target.published_std)
-        found = np.where(prior.degrees > 0, outcomes(interval, target.tolerance), found)
-    return found
+        low, high = np.where(prior.degrees > 0, (interval.low, interval.high), (low, high))
+    return low, high
 
 
-def verdicts(samples: Sequence[Floats], published: Sequence[Floats], targets: Sequence[Target]) -> Flags:
-    """Return whether each cell is reproduced, worse and better, of shape (2, 3, cells, tables).
-
-    The first axis is over the analyses: after the first one, and after both.
+def intervals(samples: Sequence[Floats], published: Sequence[Floats], targets: Sequence[Target]) -> Floats:
+    """Return both ends of the intervals of both analyses, of shape (analyses, 2, cells, tables).
 
     Args:
         samples: Errors of each cell, of shape (tables, runs of both analyses).
         published: Published medians, each of shape (tables,).
     """
-    found: list[Flags] = []
+    found = []
     for number, level in ANALYSES:
         runs = [sample[:, : sample.shape[-1] * number // ANALYSES[-1][0]] for sample in samples]
-        priors = priors_of(runs, targets)
-        cells = [analyse(*one, level) for one in zip(runs, published, targets, priors, strict=True)]
-        flags = np.stack(cells, axis=1)
-        found.append(flags if not found else found[0] | flags & ~found[0].any(axis=0))
+        cells = zip(runs, published, targets, priors_of(runs, targets), strict=True)
+        found.append(np.stack([np.stack(analyse(*one, level)) for one in cells], axis=1))
     return np.stack(found)
+
+
+def decisions(ends: Floats, tolerances: Floats | float) -> Flags:
+    """Return whether each cell is reproduced, worse and better, of shape (2, 3, cells, tables).
+
+    The first axis is over the analyses: after the first one, and after both.
+
+    Args:
+        ends: What `intervals` returns.
+        tolerances: Of shape (cells, 1), or one for all.
+    """
+    first, second = (np.stack(outcomes(low, high, tolerances)) for low, high in ends)
+    return np.stack([first, first | second & ~first.any(axis=0)])
+
+
+def verdicts(samples: Sequence[Floats], published: Sequence[Floats], targets: Sequence[Target]) -> Flags:
+    """Return the `decisions` about the `intervals` of cells."""
+    return decisions(intervals(samples, published, targets), np.array([[target.tolerance] for target in targets]))
 
 
 @dataclass(frozen=True)
@@ -343,8 +359,8 @@ class _Simulation:
             for cell, sample, target, prior in zip(self._cells, samples, self._targets, priors, strict=True):
                 is_open = compared[cell.id].verdict in ("not run", "underpowered")
                 if number[cell.id] == analysis and missing[cell.id] and is_open:
-                    flags = analyse(sample, cell.number or 0.0, target, prior, level)
-                    verdict[cell.id] = float(flags.any(axis=0).mean())
+                    ends = analyse(sample, cell.number or 0.0, target, prior, level)
+                    verdict[cell.id] = float(np.any(outcomes(*ends, target.tolerance), axis=0).mean())
             flags_of = self._decide([sample[:, : analysis * planned] for sample in continued], level)
             for claim in self._claims:
                 lacking = {training[cell]: missing[cell] for cell in claim.all_cells if missing.get(cell)}

@@ -147,7 +147,7 @@ def difference_interval(
     published_runs: int,
     noise: Noise[Any],
     level: float,
-    published_std: float | None = None,
+    published_std: Number | None = None,
 ) -> Interval[Any]:
     """Return the interval of two one-sided tests for our errors minus the published median.
 
@@ -192,15 +192,14 @@ def difference_interval(
 def decide(interval: Interval, tolerance: float) -> Decision:
     """Return the verdict of two one-sided tests against a tolerance in percentage points."""
     decisions: tuple[Decision, ...] = ("reproduced", "worse", "better")
-    return next(
-        (one for one, holds in zip(decisions, outcomes(interval, tolerance), strict=True) if holds), "underpowered"
-    )
+    found = zip(decisions, outcomes(interval.low, interval.high, tolerance), strict=True)
+    return next((one for one, holds in found if holds), "underpowered")
 
 
-def outcomes(interval: Interval[Any], tolerance: float) -> tuple[Any, Any, Any]:
-    """Return whether the interval is within the tolerance, above it and below it."""
-    is_within = (-tolerance <= interval.low) & (interval.high <= tolerance)
-    return is_within, interval.low > tolerance, interval.high < -tolerance
+def outcomes(low: Number, high: Number, tolerance: Number) -> tuple[Any, Any, Any]:
+    """Return whether the interval with these ends is within the tolerance, above it and below it."""
+    is_within = (-tolerance <= low) & (high <= tolerance)
+    return is_within, low > tolerance, high < -tolerance
 
 
 def p_beyond_tolerance(interval: Interval, tolerance: float) -> float:

@@ -17,6 +17,7 @@ from paperbench.errors import PaperbenchError, count
 from paperbench.executors import Workers
 from paperbench.launch import TIME_WAS_UP
 from paperbench.runs.limits import Limits, stopping_on_signals
+from paperbench.streams import Clock
 
 RESTARTS = 3
 """How often a worker that crashes is restarted."""
@@ -129,13 +130,18 @@ def environments(workers: Workers, gpus: Sequence[str], processors: int) -> list
 
 
 def run(
-    workers: Workers, variables: Sequence[Mapping[str, str]], limits: Limits, say: Callable[[str], None]
+    workers: Workers,
+    variables: Sequence[Mapping[str, str]],
+    limits: Limits,
+    say: Callable[[str], None],
+    clock: Clock = time.monotonic,
 ) -> list[int]:
     """Start the workers, pass signals on to them, and restart those that crash; return the last exit status of each.
 
     Args:
         variables: For the environment of each worker; see `environments`.
         limits: Gets the first signal.
+        clock: Tells signals from repeated ones.
     """
     lock, printing = RLock(), Lock()
     running: dict[int, Worker] = {}
@@ -170,7 +176,7 @@ def run(
             say_for(f"paperbench: warning: the worker {how_it_ended(status)}. {then}.")
         return status
 
-    with stopping_on_signals(limits, forward=forward), ThreadPoolExecutor(workers.count) as pool:
+    with stopping_on_signals(limits, forward=forward, clock=clock), ThreadPoolExecutor(workers.count) as pool:
         ended = [pool.submit(keep_running, number) for number in range(1, workers.count + 1)]
         while wait(ended, timeout=1).not_done:
             pass  # a signal that another thread received is handled here, once this thread wakes up

@@ -11,13 +11,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from paperbench.errors import RunError
+from paperbench.errors import Finding
 from paperbench.files import (
     DAMAGED,
     MAX_TENSOR_FILE_BYTES,
     UNGUARDED,
     Writer,
-    format_read_error,
     list_directory,
     read_at_most,
 )
@@ -25,7 +24,7 @@ from paperbench.files import (
 _NAME = re.compile(r"checkpoint-(\d{1,12})-([0-9a-f]{16})\.safetensors")
 
 
-class DamagedCheckpointError(RunError):
+class DamagedCheckpointError(Finding):
     """A checkpoint whose contents do not match the hash in its name."""
 
 
@@ -42,9 +41,10 @@ class CheckpointFile:
         try:
             data = read_at_most(self.path, MAX_TENSOR_FILE_BYTES)
         except OSError as error:
-            raise RunError(format_read_error(self.path, error, "Fix that, and run the same command again.")) from error
+            raise Finding.unreadable(self.path, error) from error
         if _digest(data) != self.digest:
-            raise DamagedCheckpointError(f"{self.path} is damaged: its hash does not match its name")
+            what, remedy = "is damaged: its hash does not match its name", "Restore it, or go on with `paperbench run`."
+            raise DamagedCheckpointError(self.path, what, remedy)
         return data
 
 

@@ -15,12 +15,10 @@ from pydantic import Field, StringConstraints
 
 from paperbench.errors import PaperbenchError, RunError
 from paperbench.files import Writer, refuse_links
-from paperbench.runs.hashed import HashedJson, RecordError, read_all
+from paperbench.runs.hashed import HashedJson
 from paperbench.typed import Line, Percent, typed
 
 _DIRECTORY = "external"
-_REMEDY = "Restore it; or delete it and enter the result again (`paperbench record`)."
-_FOREIGN_REMEDY = "Use the version that wrote it, or move the file away."
 
 
 @typed
@@ -35,6 +33,8 @@ class ExternalResult(HashedJson):
         source: Who reports it, and where.
     """
 
+    REMEDY = "Restore it; or delete it and enter the result again (`paperbench record`)."
+
     kind: Literal["external"]
     table: Line
     cell: Line
@@ -46,7 +46,7 @@ class ExternalResult(HashedJson):
 
     @property
     def file_name(self) -> str:
-        """Name of the file, unique for each experiment, source and seed."""
+        """Unique for each experiment, source and seed."""
         source = hashlib.sha256(self.source.encode()).hexdigest()
         return f"{self.experiment[:12]}-{source[:8]}-s{self.seed}.json"
 
@@ -68,36 +68,19 @@ def write_external(root: Path, result: ExternalResult) -> Path:
 def _holds(path: Path, result: ExternalResult) -> bool:
     """Whether a file already holds the result."""
     try:
-        existing = _read(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
+        existing = ExternalResult.read(path)
     except RunError as error:
         raise PaperbenchError(f"{error} Nothing was entered.") from error
-    if existing.error != result.error:
+    if existing and existing.error != result.error:
         raise PaperbenchError(
             f"{path} holds the result of seed {existing.seed} from {existing.source!r} already: {existing.outcome}, "
             f"where you enter {result.outcome}. If that was wrong, delete the file and enter the result again; if this "
             "is another run, give it another seed."
         )
-    return True
+    return existing is not None
 
 
 def read_externals(root: Path) -> tuple[list[ExternalResult], list[str]]:
     """Return the external results in a results directory, sorted, and a complaint about each unreadable file."""
-    results, complaints = read_all(root / _DIRECTORY, _read, _REMEDY)
+    results, complaints = ExternalResult.read_all(root / _DIRECTORY)
     return sorted(results, key=lambda r: (r.table, r.cell, r.setting, r.source, r.seed, r.experiment)), complaints
-
-
-def _read(path: Path) -> ExternalResult:
-    """Read the result in a file.
-
-    Raises:
-        FileNotFoundError, NotADirectoryError: The file does not exist.
-    """
-    result = ExternalResult.read(path, _REMEDY, _FOREIGN_REMEDY)
-    if result.file_name != path.name:
-        raise RecordError(
-            f"{path} holds the result that belongs in {result.file_name}: it was copied or renamed. Delete it, or "
-            "rename it back."
-        )
-    return result

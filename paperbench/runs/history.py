@@ -12,8 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
-from paperbench.errors import RunError
-from paperbench.files import format_read_error, read_at_most
+from paperbench.errors import Finding
+from paperbench.files import read_at_most
 from paperbench.runs.record import Record
 from paperbench.typed import Loss, Natural, Percent, Seconds, TypedError, from_json, to_json, typed
 
@@ -72,7 +72,7 @@ class History:
         except FileNotFoundError:
             return cls(path, b"")
         except OSError as error:
-            raise RunError(format_read_error(path, error, HISTORY_REMEDY)) from error
+            raise Finding.unreadable(path, error, HISTORY_REMEDY) from error
 
     @cached_property
     def _texts(self) -> list[bytes]:
@@ -82,22 +82,20 @@ class History:
         try:
             return from_json(HistoryLine, self._texts[index])
         except TypedError as error:
-            raise RunError(f"{self.path}:{index + 1}: {error} {HISTORY_REMEDY}") from error
+            raise Finding(f"{self.path}:{index + 1}:", str(error), HISTORY_REMEDY) from error
 
     def lines(self) -> list[HistoryLine]:
         """Return all lines."""
         lines = [self._line(index) for index in range(len(self._texts))]
         for number, (line, following) in enumerate(pairwise(lines), start=2):
             if following.iteration <= line.iteration:
-                raise RunError(
-                    f"{self.path}:{number}: goes back to iteration {following.iteration} after {line.iteration}. "
-                    f"{HISTORY_REMEDY}"
-                )
+                what = f"goes back to iteration {following.iteration} after {line.iteration}"
+                raise Finding(f"{self.path}:{number}:", what, HISTORY_REMEDY)
         return lines
 
     @property
     def last(self) -> HistoryLine | None:
-        """The last line, if there is any; RunError if it is damaged."""
+        """The last line, if there is any."""
         return self._line(len(self._texts) - 1) if self._texts else None
 
     def window_mean(self, measure: Measure, after: int, upto: int) -> float | None:
@@ -143,7 +141,7 @@ class History:
             remedy = f"`sed -i 's/\\r$//' {shlex.quote(str(self.path))}` restores its bytes."
         else:
             damage = f"was edited: its first {expected} lines are not those that its record was written with"
-        raise RunError(f"{self.path} {damage}. {remedy}")
+        raise Finding(self.path, damage, remedy)
 
     def _digest(self, lines: int) -> str:
         """Return the hash of so many first lines."""

@@ -129,6 +129,7 @@ class Lease:
         directory: The directory of the lease files.
         run_id: The run's id.
         spec: The run's spec, for `paperbench status`.
+        clock: Returns seconds, and never goes back.
 
     Attributes:
         is_lost: Whether a heartbeat noticed that another process holds the lease. Unlike this flag, `check` reads the
@@ -137,8 +138,10 @@ class Lease:
         holder: Description of the holder for messages, as of the last attempt to acquire the lease.
     """
 
-    def __init__(self, directory: Path, run_id: str, spec: RunSpec | None = None) -> None:
-        self.directory, self._run_id, self._spec = directory, run_id, spec
+    def __init__(
+        self, directory: Path, run_id: str, spec: RunSpec | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.directory, self._run_id, self._spec, self._clock = directory, run_id, spec, clock
         self._file: Path | None = None
         self._content = b""
         self._stop = Event()
@@ -247,7 +250,7 @@ class Lease:
             self.holder, self.shows_life = f"process {holder.pid}", is_alive
             return not is_alive
         self.holder = "a process on another machine, or one hidden from this user,"
-        now = time.monotonic()
+        now = self._clock()
         if self._seen != before:
             self.shows_life, self._silence = before is not None, 0.0
         else:
@@ -274,7 +277,10 @@ class Lease:
 
 
 def acquire_any(
-    leases: dict[str, Lease], is_cancelled: Callable[[], bool], on_wait: Callable[[int], None]
+    leases: dict[str, Lease],
+    is_cancelled: Callable[[], bool],
+    on_wait: Callable[[int], None],
+    sleep: Callable[[float], object] = time.sleep,
 ) -> str | None:
     """Try to acquire leases that other processes hold, until one succeeds or all holders are known to be alive.
 
@@ -296,7 +302,7 @@ def acquire_any(
         if silent and not has_waited:
             on_wait(len(silent))
             has_waited = True
-        time.sleep(_POLL_SECONDS if silent else 0)
+        sleep(_POLL_SECONDS if silent else 0)
     return None
 
 

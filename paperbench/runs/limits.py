@@ -14,6 +14,10 @@ from types import FrameType
 
 from paperbench.errors import Interrupted
 
+REPEAT_SECONDS = 1.0
+"""A signal this soon after another repeats it: `timeout` sends two, and a signal to a whole cgroup also reaches the
+workers, to whom their executor passes it on."""
+
 
 @dataclass
 class Limits:
@@ -23,14 +27,11 @@ class Limits:
         stop_at: Iteration at which every run pauses.
         max_seconds: Time limit for training, in seconds since this object was created.
         signal: Number of the first signal received, if any.
-        repeat_seconds: A signal this soon after another repeats it: `timeout` sends two, and a signal to a whole cgroup
-            also reaches the workers, to whom their executor passes it on.
     """
 
     stop_at: int | None = None
     max_seconds: float | None = None
     signal: int | None = None
-    repeat_seconds: float = 1.0
     _started: float = field(default_factory=time.monotonic)
 
     def last_iteration(self, iterations: int) -> int:
@@ -59,7 +60,11 @@ class Limits:
 
 @contextmanager
 def stopping_on_signals(
-    limits: Limits, *, is_launched: bool = False, forward: Callable[[int], None] | None = None
+    limits: Limits,
+    *,
+    is_launched: bool = False,
+    forward: Callable[[int], None] | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[None]:
     """Let SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 stop training after the current iteration; a later one exits.
 
@@ -74,9 +79,9 @@ def stopping_on_signals(
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
         nonlocal heeded_at
-        if time.monotonic() < heeded_at + limits.repeat_seconds:
+        if clock() < heeded_at + REPEAT_SECONDS:
             return
-        heeded_at = time.monotonic()
+        heeded_at = clock()
         if forward:
             forward(number)
             return

@@ -136,6 +136,12 @@ class Session:
     processes: Count | None = None
 
 
+def make_up(sessions: tuple[Session, ...], iteration: int) -> bool:
+    """Whether each session goes on from the one before, and the last ends at an iteration."""
+    ends = [session.last for session in sessions]
+    return ends == sorted(ends) and ends[-1:] == [iteration]
+
+
 def merged(sessions: tuple[Session, ...]) -> tuple[Session, ...]:
     """Return sessions as they are or, if they are many, the first ones and of the others one for each kind.
 
@@ -206,6 +212,12 @@ class Record(HashedJson):
         evaluations: How the net is tested on photographs; in the history by the first. Empty for whole images.
     """
 
+    REMEDY = "Restore the file; if there is a checkpoint, the same `paperbench run` rewrites it."
+    FOREIGN_REMEDY = (
+        "Use the version that wrote it, or another results directory; or restart the run with `paperbench run "
+        "--incompatible restart`, which keeps the old files."
+    )
+
     run: Line
     seed: Natural
     net: Line
@@ -237,9 +249,12 @@ class Record(HashedJson):
             raise ValueError(f"it is finished at iteration {self.iteration}, which is not the last of its recipe.")
         if self.result and tuple(one.evaluation for one in self.result.evaluations) != self.evaluations:
             raise ValueError("its result does not have its evaluations.")
-        ends = [session.last for session in self.sessions]
-        if not ends or ends != sorted(ends) or ends[-1] != self.iteration:
+        if not make_up(self.sessions, self.iteration):
             raise ValueError(f"its sessions do not make up its {self.iteration} iterations.")
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.run}/record.json"
 
     def error(self, metric: Metric, evaluation: Evaluation | None) -> float | None:
         """Return an error in percent: infinite if the run diverged, None if it did not measure this one.

@@ -27,7 +27,7 @@ from paperbench.runs.session import history_line
 from paperbench.runs.store import RunDirectory
 from paperbench.specs.recipe import Evaluation, Recipe
 from paperbench.tensor_file import TensorFileError, check_fit, read_tensor_file
-from paperbench.training.engine import BIT_EQUAL, engine_candidates
+from paperbench.training.engine import BIT_EQUAL
 from paperbench.training.evaluation import EvaluationMetrics
 from paperbench.training.memory import is_out_of_memory
 from paperbench.training.precision import choose_precision
@@ -153,12 +153,11 @@ def rerun_prefix(
     precision = choose_precision(record.spec.precision, device)
     with _computing_like(recorded, device):
         current = environment_facts(device)
-        engine, *_ = engine_candidates("auto", device)
         is_same = all(
             session.engine in BIT_EQUAL and _is_same_machine(current, session.environment, device)
             for session in record.sessions[: 1 + sum(one.last < lines[-1].iteration for one in record.sessions)]
         )
-        trainer = Trainer(net, recipe, dataset, record.seed, precision, device, engine=engine.name)
+        trainer = Trainer(net, recipe, dataset, record.seed, precision, device)
         with closing(trainer):
             pairs = list(zip(lines, _retrain(trainer, lines, images), strict=True))
     windows = (

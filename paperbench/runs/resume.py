@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
@@ -12,14 +14,15 @@ from pydantic import FailFast, Field
 from torch import Tensor
 
 from paperbench.catalogue import Net
-from paperbench.errors import PaperbenchError, RunError
+from paperbench.errors import Finding, RunError
 from paperbench.models import ResidualNet
 from paperbench.runs.checkpoints import CheckpointFile, DamagedCheckpointError
-from paperbench.runs.history import HistoryLine
+from paperbench.runs.history import History, HistoryLine
 from paperbench.runs.planning import PlannedRun
-from paperbench.runs.record import Divergence, Record, Session, major_version
+from paperbench.runs.record import Divergence, Record, Session, major_version, make_up
 from paperbench.runs.store import RunDirectory
-from paperbench.tensor_file import TensorFileError, read_tensor_file, tensor_file_bytes
+from paperbench.specs.recipe import Recipe
+from paperbench.tensor_file import TensorFileError, check_fit, read_tensor_file, tensor_file_bytes
 from paperbench.training.trainer import NUMERICS_VERSION
 from paperbench.typed import Percent, TypedError, from_json, to_json, typed
 
@@ -30,8 +33,11 @@ class ResumeError(RunError):
     """A run that cannot be resumed."""
 
 
-class CheckpointError(PaperbenchError):
-    """Bytes that are not a checkpoint of this run and format; the message completes a sentence about the file."""
+class CheckpointError(Finding, ResumeError):
+    """A checkpoint that the run did not save, or not in this format. Its hash is right, so it is not damaged."""
+
+    def __init__(self, where: Path | str, what: str) -> None:
+        super().__init__(where, what, f"Use the version that wrote it, delete it, or restart this run: {RESTART}.")
 
 
 @typed
@@ -78,23 +84,57 @@ class Checkpoint:
         return tensor_file_bytes(self.state, {"paperbench": to_json(self.facts)})
 
     @classmethod
-    def from_bytes(cls, data: bytes, run_id: str) -> Checkpoint:
-        """Parse a checkpoint, with the tensors on the CPU."""
+    def from_bytes(cls, data: bytes, run_id: str, where: Path | str = "") -> Checkpoint:
+        """Parse the checkpoint of a run, which messages call `where`, with the tensors on the CPU."""
         try:
             state, metadata = read_tensor_file(data)
             facts = from_json(CheckpointFacts, metadata["paperbench"])
         except (TensorFileError, KeyError, TypedError) as error:
-            raise CheckpointError(f"is not a checkpoint that this version of paperbench can read ({error})") from error
+            what = f"is not a checkpoint that this version of paperbench can read ({error})"
+            raise CheckpointError(where, what) from error
         if facts.run != run_id:
-            raise CheckpointError(f"belongs to run {facts.run}")
-        done = state.get("iteration")
+            raise CheckpointError(where, f"belongs to run {facts.run}")
+        done, lines = state.get("iteration"), [line.iteration for line in facts.history]
         if done is None or done.dtype != torch.int64 or done.numel() != 1:
-            raise CheckpointError("lacks the number of iterations done")
-        ends, lines = [part.last for part in facts.sessions], [line.iteration for line in facts.history]
-        is_in_order = ends == sorted(ends) and lines == sorted(set(lines))
-        if not is_in_order or ends[-1:] != [int(done)] or max(lines, default=0) > done:
-            raise CheckpointError("contradicts itself: its iteration, sessions and history do not fit each other")
+            raise CheckpointError(where, "lacks the number of iterations done")
+        if not make_up(facts.sessions, int(done)) or lines != sorted(set(lines)) or max(lines, default=0) > done:
+            what = "contradicts itself: its iteration, sessions and history do not fit each other"
+            raise CheckpointError(where, what)
         return cls(facts, state)
+
+    @classmethod
+    def load(
+        cls, file: CheckpointFile, run_id: str, recipe: Recipe | None, images: int | None, net: Net | None = None
+    ) -> Checkpoint:
+        """Read a checkpoint file, and check that the run can have saved it.
+
+        Args:
+            recipe: The run's; None if it is not known.
+            images: Size of the training set; None if it is not known.
+            net: The net that the checkpoint must hold; None if `Trainer.load_state_dict` checks that.
+        """
+        checkpoint = cls.from_bytes(file.read(), run_id, file.path)
+        done, facts, window = checkpoint.iteration, checkpoint.facts, checkpoint.state.get("window.images")
+        last = facts.history[-1] if facts.history else None
+        logged = last.iteration if last else 0
+        is_tested = last and None not in (last.test_error, facts.best_test_error)
+        wrong = ""
+        if done != file.iteration or (recipe and done > recipe.iterations):
+            wrong = f"holds iteration {done:,}, which contradicts its name or the recipe"
+        elif recipe and logged == recipe.iterations and not facts.divergence and not is_tested:
+            wrong = "contradicts itself: its last iteration was not tested"
+        elif recipe and images and window is not None:
+            trained = recipe.images_before(done, images) - recipe.images_before(logged, images)
+            if not torch.equal(window, torch.tensor(trained)):
+                wrong = "contradicts itself: its training loss does not begin at its last history line"
+        if net and not wrong:
+            try:
+                check_fit(checkpoint.net, tensors_of(net))
+            except ValueError as error:
+                wrong = f"does not hold the net of the record: {error}"
+        if wrong:
+            raise CheckpointError(file.path, wrong)
+        return checkpoint
 
 
 @cache
@@ -109,58 +149,30 @@ def newest_checkpoint(
 ) -> Checkpoint | None:
     """Return the newest undamaged checkpoint of a run, or None if the run has not saved one yet.
 
-    Damaged checkpoints are set aside.
-
-    Args:
-        run: The run to resume.
-        directory: The run's directory.
-        record: The run's record, if it exists.
-        warn: Called with a message for each damaged checkpoint.
+    Damaged checkpoints are set aside, and `warn` is called with a message for each.
     """
     checkpoints = directory.checkpoints
     for file in checkpoints.newest_first():
         try:
-            checkpoint = Checkpoint.from_bytes(file.read(), run.id)
-            if not checkpoint.iteration == file.iteration <= run.recipe.iterations:
-                raise CheckpointError(
-                    f"holds iteration {checkpoint.iteration:,}, which contradicts its name or the recipe"
-                )
-            facts = checkpoint.facts
-            logged = facts.history[-1].iteration if facts.history else 0
-            is_tested = bool(logged) and None not in (facts.history[-1].test_error, facts.best_test_error)
-            if logged == run.recipe.iterations and not facts.divergence and not is_tested:
-                raise CheckpointError("contradicts itself: its last iteration was not tested")
-            now, then = (run.recipe.images_before(i, run.dataset.num_train) for i in (checkpoint.iteration, logged))
-            images = torch.tensor(now - then)
-            if not torch.equal(checkpoint.state.get("window.images", images), images):
-                raise CheckpointError("contradicts itself: its training loss does not begin at its last history line")
+            checkpoint = Checkpoint.load(file, run.id, run.recipe, run.dataset.num_train)
         except DamagedCheckpointError as error:
             aside = checkpoints.set_aside(file)
-            warn(f"{error}. It is kept as {aside.name}.")
+            warn(f"{error.where} {error.what}. It is kept as {aside.name}.")
             continue
-        except CheckpointError as error:  # its hash is right, so it is not damaged
-            raise ResumeError(
-                f"{file.path} {error}. Use the version that wrote it, delete it, or restart this run: {RESTART}."
-            ) from error
         _check_versions(file, checkpoint.facts.sessions)
         if checkpoints.damaged():
             warn(f"resuming from {file.path.name}.")
         return checkpoint
-    if checkpoints.damaged() or (record and record.iteration) or _has_complete_history(directory, run):
+    logged = None
+    with suppress(RunError):
+        logged = History.read(directory.history_file).last
+    is_complete = logged and logged.iteration >= run.recipe.iterations
+    if checkpoints.damaged() or (record and record.iteration) or is_complete:
         reached = f", although its record is at iteration {record.iteration:,}" if record else ""
         raise ResumeError(
             f"{directory.path} has no readable checkpoint{reached}. Restore one, or restart this run: {RESTART}."
         )
     return None
-
-
-def _has_complete_history(directory: RunDirectory, run: PlannedRun) -> bool:
-    """Whether the history shows that the run had reached its last iteration."""
-    try:
-        lines = directory.history()
-    except RunError:
-        return False
-    return bool(lines) and lines[-1].iteration >= run.recipe.iterations
 
 
 def _check_versions(file: CheckpointFile, sessions: Iterable[Session]) -> None:

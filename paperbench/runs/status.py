@@ -29,7 +29,6 @@ from paperbench.specs.table import Table
 
 State = Literal["done", "running", "waiting", "paused", "failed"]
 STATES: tuple[State, ...] = get_args(State)
-_SQUEUE_SECONDS = 2.0
 _MAX_GROUPS = 20
 """A digest is computed for each group and net of a table."""
 
@@ -251,14 +250,14 @@ def _rate(record: Record) -> float | None:
     return None
 
 
-def slurm_jobs(prefix: str) -> Counter[str] | None:
-    """Count the user's Slurm jobs whose names begin with a prefix, by state; None if squeue does not answer."""
+def slurm_jobs(prefix: str, patience: float = 2.0) -> Counter[str] | None:
+    """Count the user's Slurm jobs whose names begin with a prefix, by state; None if squeue fails or is slower."""
     if not (squeue := shutil.which("squeue")):
         return Counter()
     command = [squeue, "--me", "--array", "--noheader", "--format=%i|%j|%T|%r"]
     try:
         done = subprocess.run(  # noqa: S603
-            command, capture_output=True, encoding="utf-8", errors="replace", timeout=_SQUEUE_SECONDS, check=True
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=patience, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None

@@ -35,7 +35,6 @@ from paperbench.files import (
 )
 from paperbench.options import Selection, command
 from paperbench.runs.checkpoints import CheckpointFile, Checkpoints
-from paperbench.runs.hashed import ForeignRecordError
 from paperbench.runs.history import History, HistoryLine, Measure, history_bytes
 from paperbench.runs.lease import HeldRun, Lease, held_runs
 from paperbench.runs.planning import net_and_recipe
@@ -44,11 +43,6 @@ from paperbench.specs.run_spec import Precision, RunSpec
 from paperbench.tensor_file import read_header
 from paperbench.typed import Line, Text, TypedError, from_json, to_json, typed
 
-_RECORD_REMEDY = "Restore the file; if there is a checkpoint, the same `paperbench run` rewrites it."
-_FOREIGN_REMEDY = (
-    "Use the version that wrote it, or another results directory; or restart the run with `paperbench run "
-    "--incompatible restart`, which keeps the old files."
-)
 _MAX_FAILURE_BYTES = 200_000
 
 
@@ -105,15 +99,7 @@ class RunDirectory:
 
     def read_record(self) -> Record | None:
         """Return the record, or None if it does not exist yet."""
-        try:
-            record = Record.read(self.record_file, _RECORD_REMEDY, _FOREIGN_REMEDY)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        if record.run != self.path.name:
-            raise ForeignRecordError(
-                f"{self.path} holds the record of run {record.run}. Rename the directory to match, or move it away."
-            )
-        return record
+        return Record.read(self.record_file)
 
     def write_record(self, record: Record) -> None:
         self._writer.write(self.record_file, record.to_json().encode())

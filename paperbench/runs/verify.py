@@ -5,60 +5,55 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paperbench.catalogue import DATASETS, Net
 from paperbench.data.dataset import Dataset
-from paperbench.errors import PaperbenchError, RunError, listing
-from paperbench.files import DAMAGED, MAX_TENSOR_FILE_BYTES, format_read_error, is_leftover, read_at_most
-from paperbench.runs.history import History
+from paperbench.errors import Finding, PaperbenchError, listing
+from paperbench.files import DAMAGED, MAX_TENSOR_FILE_BYTES, is_leftover, read_at_most
+from paperbench.runs.history import History, HistoryLine
 from paperbench.runs.planning import net_and_recipe
-from paperbench.runs.record import DataFacts, Record
+from paperbench.runs.record import DataFacts, Record, Result
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.weights import recorded_metadata
 from paperbench.specs.recipe import Recipe
 from paperbench.tensor_file import TensorFileError, check_fit, read_tensor_file
 
 if TYPE_CHECKING:
-    from paperbench.runs.resume import Checkpoint, CheckpointFacts
+    from paperbench.runs.resume import Checkpoint
 
 _ATTEMPTS = 5
-_MAX_TEXTS = 50
-_PAUSE_SECONDS = 0.5
-_SIZES = {
+_MAX_PROBLEMS = 50
+SIZES = {
     info.num_classes: (info.train_images, info.test_images)
     for info in (DATASETS[key] for key in ("cifar10", "cifar100", "imagenet"))
 }
 """Numbers of training and test images of the paper's data sets, by number of classes."""
-_WEIGHTS_REMEDY = (
-    "Restore or delete it; if you also move record.json away, `paperbench run` rewrites both from the checkpoint."
-)
 
 
 @dataclass(frozen=True)
 class VerifiedRun:
-    """The findings about one run.
+    """What was found in one run.
 
     Attributes:
         status: The status in the record, or why the record could not be read.
-        problems: Signs of edited, truncated or mixed-up files, one sentence each.
-        remarks: Findings that are not problems.
+        problems: Signs of edited, truncated or mixed-up files.
+        remarks: What is not a problem.
         rests_on_record: Whether the run has ended, but neither the trained net nor its last checkpoint is left.
     """
 
     status: str
-    problems: list[str]
-    remarks: list[str]
+    problems: list[Finding]
+    remarks: list[Finding]
     record: Record | None = None
     rests_on_record: bool = False
 
 
-def verify(store: Store, datasets: Sequence[Dataset] = ()) -> list[VerifiedRun]:
+def verify(store: Store, datasets: Sequence[Dataset] = (), pause: float = 0.5) -> list[VerifiedRun]:
     """Recompute all hashes in a results directory, and check that the files of each run fit together.
 
     Writes nothing and takes no lease. Problems of a run count only if its files did not change during the check, since
@@ -66,23 +61,25 @@ def verify(store: Store, datasets: Sequence[Dataset] = ()) -> list[VerifiedRun]:
 
     Args:
         datasets: Data sets that runs may have been trained on, to check what records say about data.
+        pause: Seconds to wait before a run whose files have changed meanwhile is checked again.
     """
     by_fingerprint = {dataset.fingerprint: dataset for dataset in datasets}
-    found = ((directory, _verify_at_rest(directory, by_fingerprint)) for directory in store.directories())
+    found = ((directory, _verify_at_rest(directory, by_fingerprint, pause)) for directory in store.directories())
     return [run for directory, run in found if directory.path.exists()]  # it may have been moved away meanwhile
 
 
-def _verify_at_rest(directory: RunDirectory, datasets: Mapping[str, Dataset]) -> VerifiedRun:
+def _verify_at_rest(directory: RunDirectory, datasets: Mapping[str, Dataset], pause: float) -> VerifiedRun:
     for _ in range(_ATTEMPTS):
         before = _state_of_files(directory)
         try:
             run = _verify_run(directory, datasets)
         except OSError as error:
-            run = VerifiedRun("unreadable", [format_read_error(directory.path, error, "Check its permissions.")], [])
+            run = VerifiedRun("unreadable", [Finding.unreadable(directory.path, error, "Check its permissions.")], [])
         if not run.problems or _state_of_files(directory) == before:
             return run
-        time.sleep(_PAUSE_SECONDS)
-    remark = f"{directory.path} is being written: its files changed during every check. Verify it again later."
+        time.sleep(pause)
+    what = "is being written: its files changed during every check"
+    remark = Finding(directory.path, what, "Verify it again later.")
     return replace(run, problems=[], remarks=[*run.remarks, remark])
 
 
@@ -96,79 +93,89 @@ def _state_of_files(directory: RunDirectory) -> list[tuple[str | int, ...]]:
 
 
 def _verify_run(directory: RunDirectory, datasets: Mapping[str, Dataset]) -> VerifiedRun:
-    files = sorted(directory.path.iterdir())
-    remarks = [
-        *(f"{p} is incomplete: a killed process left it. You can delete it." for p in files if is_leftover(p)),
-        *(f"{p} was set aside as damaged." for p in files if p.suffix == DAMAGED),
-    ]
-    remarks = _first(remarks, f"{directory.path} has more such files.")
+    files, left = sorted(directory.path.iterdir()), "is incomplete: a killed process left it"
+    remarks = [Finding(path, left, "You can delete it.") for path in files if is_leftover(path)]
+    remarks += [Finding(path, "was set aside as damaged") for path in files if path.suffix == DAMAGED]
     try:
         record = directory.read_record()
-    except RunError as error:
-        return VerifiedRun("unreadable", [str(error), *_checkpoint_problems(directory, None)], remarks)
+    except Finding as found:
+        return VerifiedRun("unreadable", [found, *_in_checkpoints(directory)], remarks)
     if record is None:
-        return VerifiedRun("no record yet", list(_checkpoint_problems(directory, None)), remarks)
+        return VerifiedRun("no record yet", [*_in_checkpoints(directory)], remarks)
     data = datasets.get(record.data.fingerprint)
     if data and record.data.is_comparable and not DataFacts.of(data).is_comparable:
-        remarks.append(f"{record.run} is said to be trained on the original data. Those at hand may be others.")
-    problems = _first(_problems(directory, record, datasets), f"{directory.path} has more problems.")
+        what = "is said to be trained on the original data. Those at hand may be others"
+        remarks.append(Finding(record.run, what))
+    problems = [*islice(_problems(directory, record, datasets), _MAX_PROBLEMS + 1)]
+    problems[_MAX_PROBLEMS:] = [Finding(directory.path, "has more problems") for _ in problems[_MAX_PROBLEMS:]]
     rests_on_record = record.status != "partial" and not directory.has_weights_or_checkpoint(record)
     return VerifiedRun(record.status, problems, remarks, record, rests_on_record)
 
 
-def _first(texts: Iterable[str], further: str) -> list[str]:
-    """Return the first texts and, if there are more, another one that says so."""
-    found = list(islice(texts, _MAX_TEXTS + 1))
-    return [*found[:_MAX_TEXTS], further] if len(found) > _MAX_TEXTS else found
-
-
-def _problems(directory: RunDirectory, record: Record, datasets: Mapping[str, Dataset]) -> Iterator[str]:
-    net = recipe = None
+def _problems(directory: RunDirectory, record: Record, datasets: Mapping[str, Dataset]) -> Iterator[Finding]:
+    """Yield what is wrong with each file, and where the files contradict each other."""
+    net, recipe, dataset = None, None, datasets.get(record.data.fingerprint)
     try:
         net, recipe = net_and_recipe(record.spec, record.evaluations)
     except PaperbenchError as error:
-        yield f"{directory.record_file} has an invalid spec: {error}"
-    dataset = datasets.get(record.data.fingerprint)
-    original = _SIZES.get(net.num_classes) if net and record.data.is_comparable else None
+        yield Finding(directory.record_file, f"has an invalid spec: {error}")
+    original = SIZES.get(net.num_classes) if net and record.data.is_comparable else None
     sizes = (dataset.num_train, dataset.num_test) if dataset else original
-    if net and original and (sizes != original or (not dataset and _has_original(datasets, net))):
+    originals_at_hand = {DATASETS[one.key].num_classes for one in datasets.values() if one.canonical}
+    if net and original and (sizes != original or (not dataset and net.num_classes in originals_at_hand)):
         claim = "canonical" if record.data.canonical else "unverified"
-        yield f"{directory.record_file} calls its data {claim}, but the fingerprint is not that of the original data."
-    yield from _history_problems(directory, record, recipe, sizes)
-    checkpoint = yield from _checkpoint_problems(directory, record, net)
+        what = f"calls its data {claim}, but the fingerprint is not that of the original data"
+        yield Finding(directory.record_file, what)
+    lines = yield from _in_history(directory, record, recipe, sizes)
+    name = record.files.checkpoint
+    if named := (yield from _in_checkpoints(directory, name, recipe, sizes and sizes[0], net)):
+        facts = named.facts
+        # The final test comes after the last checkpoint.
+        is_later = facts.divergence is None and record.iteration == record.spec.recipe.get("iterations")
+        if (
+            (lines is not None and list(facts.history) != lines)
+            or facts.sessions[:-1] != record.sessions[:-1]
+            or named.iteration != record.iteration
+            or not (facts.divergence == record.divergence or is_later)
+        ):
+            yield Finding(directory.path / name, "contradicts record.json or the history: one of them was edited")
     reached = max((file.iteration for file in directory.checkpoints.newest_first()), default=-1)
     if record.status == "partial" and reached < record.iteration:
-        yield f"{directory.path / record.files.checkpoint} is missing: the run cannot resume."
-    if net:
-        yield from _weights_problems(directory, record, net, checkpoint)
+        yield Finding(directory.path / name, "is missing: the run cannot resume")
+    if record.status == "diverged" and directory.weights_file.exists():
+        yield Finding(directory.weights_file, "should not exist: the run diverged", "Delete it.")
+    # Weights may be deleted to save space, since the result does not depend on them. A dead link is a mistake, though.
+    if net and record.result and os.path.lexists(directory.weights_file):
+        yield from _in_weights(directory, record, record.result, net, named)
 
 
-def _has_original(datasets: Mapping[str, Dataset], net: Net) -> bool:
-    """Whether the original data with the net's number of classes are at hand."""
-    return any(data.canonical and DATASETS[data.key].num_classes == net.num_classes for data in datasets.values())
-
-
-def _history_problems(
+def _in_history(
     directory: RunDirectory, record: Record, recipe: Recipe | None, sizes: tuple[int, int] | None
-) -> Iterator[str]:
-    """Yield contradictions between the history and its record, recipe or numbers of images, if they are known."""
+) -> Generator[Finding, None, list[HistoryLine] | None]:
+    """Yield what contradicts record, recipe or numbers of images; return the lines that the record was written with."""
+    file, result = directory.history_file, record.result
     try:
-        history = History.read(directory.history_file)
+        history = History.read(file)
         history.check(record)
         lines = history.lines()[: record.files.history_lines]
-    except RunError as error:
-        yield str(error)
-        return
-    file, result = directory.history_file, record.result
+    except Finding as found:
+        yield found
+        return None
     for number, line in enumerate(lines, start=1):
+        rate = recipe.rate_at(line.iteration - 1) if recipe else line.lr
+        epoch = recipe.epochs_before(line.iteration, sizes[0]) if recipe and sizes else line.epoch
         if not 0 < line.iteration <= record.iteration:
-            yield f"{file}:{number}: iteration is {line.iteration}, but the record is at {record.iteration}."
-        elif recipe and not math.isclose(line.lr, recipe.rate_at(line.iteration - 1), rel_tol=1e-12):
-            yield f"{file}:{number}: lr is {line.lr}, but the recipe has {recipe.rate_at(line.iteration - 1)}."
-        elif recipe and sizes and line.epoch != (epoch := recipe.epochs_before(line.iteration, sizes[0])):
-            yield f"{file}:{number}: epoch is {line.epoch}, but {line.iteration} iterations are {epoch} epochs."
+            what = f"iteration is {line.iteration}, but the record is at {record.iteration}"
+        elif not math.isclose(line.lr, rate, rel_tol=1e-12):
+            what = f"lr is {line.lr}, but the recipe has {rate}"
+        elif line.epoch != epoch:
+            what = f"epoch is {line.epoch}, but {line.iteration} iterations are {epoch} epochs"
+        else:
+            continue
+        yield Finding(f"{file}:{number}:", what)
     if record.divergence and not record.broke_in_test and (not lines or lines[-1].train_loss is not None):
-        yield f"{file}: its last training loss is finite, so the training did not diverge as the record says."
+        what = "its last training loss is finite, so the training did not diverge as the record says"
+        yield Finding(f"{file}:", what)
     tested = [line.test_error for line in lines if line.test_error is not None]
     if result and (
         not tested
@@ -177,98 +184,67 @@ def _history_problems(
         != (result.moving_average_test_error, result.moving_average_test_loss)
         or min(tested) != result.best_test_error
     ):
-        yield f"{file}: its last test error or loss, or its best test error, differs from the record's result."
+        what = "its last test error or loss, or its best test error, differs from the record's result"
+        yield Finding(f"{file}:", what)
     if sizes:
         errors = {*tested}
         if result:
             errors.update([result.test_error], *((one.top1, one.top5) for one in result.evaluations))
         if impossible := [f"{e} %" for e in sorted(errors) if e != 100 * round(e / 100 * sizes[1]) / sizes[1]]:
-            text = f"{listing(impossible)} is not the error of a whole number of {sizes[1]:,} test images."
-            yield f"{directory.record_file} or {file.name} was edited: {text}"
+            what = f"{listing(impossible)} is not the error of a whole number of {sizes[1]:,} test images"
+            yield Finding(f"{directory.record_file} or {file.name} was edited:", what)
+    return lines
 
 
-def _checkpoint_problems(
-    directory: RunDirectory, record: Record | None, net: Net | None = None
-) -> Generator[str, None, Checkpoint | None]:
-    """Yield what is wrong with checkpoints; return the one that the record names, compared with record and history."""
+def _in_checkpoints(
+    directory: RunDirectory,
+    name: str = "",
+    recipe: Recipe | None = None,
+    images: int | None = None,
+    net: Net | None = None,
+) -> Generator[Finding, None, Checkpoint | None]:
+    """Yield what is wrong with each checkpoint; return the one of this name, if it can be used."""
     named = None
     for file in directory.checkpoints.newest_first():
-        from paperbench.runs.resume import (
-            Checkpoint,
-            CheckpointError,
-            tensors_of,
-        )  # imports torch; most published results have no checkpoints
+        from paperbench.runs.resume import Checkpoint  # imports torch; most published results have no checkpoints
 
         try:
-            checkpoint = Checkpoint.from_bytes(file.read(), directory.path.name)
-            if net:
-                check_fit(checkpoint.net, tensors_of(net))
-        except RunError as error:
-            yield f"{str(error).rstrip('.')}."
-        except (CheckpointError, MemoryError, ValueError) as error:
-            yield _unfit(file.path, error)
-        else:
-            if checkpoint.iteration != file.iteration:
-                yield f"{file.path} contains a different iteration from the one in its name."
-            if record and file.path.name == record.files.checkpoint:
-                named = checkpoint
-                if not _agree(checkpoint.facts, record, directory):
-                    yield f"{file.path} contradicts record.json or the history: one of them was edited."
+            checkpoint = Checkpoint.load(file, directory.path.name, recipe, images, net)
+            named = checkpoint if file.path.name == name else named
+        except MemoryError:
+            yield Finding(file.path, "does not fit into the memory")
+        except Finding as found:
+            yield found
     return named
 
 
-def _agree(facts: CheckpointFacts, record: Record, directory: RunDirectory) -> bool:
-    """Whether a checkpoint holds the history and the sessions that the record was written with."""
-    try:
-        lines = directory.history()[: record.files.history_lines]
-    except RunError:
-        return True  # reported elsewhere
-    # The final test comes after the last checkpoint.
-    is_later = facts.divergence is None and record.iteration == record.spec.recipe.get("iterations")
-    return (
-        list(facts.history) == lines
-        and facts.sessions[:-1] == record.sessions[:-1]
-        and facts.sessions[-1].last == record.iteration
-        and (facts.divergence == record.divergence or is_later)
-    )
-
-
-def _unfit(file: Path, error: Exception) -> str:
-    match error:
-        case MemoryError():
-            return f"{file} does not fit into the memory."
-        case PaperbenchError():  # completes a sentence
-            return f"{file} {error}."
-    return f"{file} does not hold the net of the record: {error}."
-
-
-def _weights_problems(
-    directory: RunDirectory, record: Record, net: Net, checkpoint: Checkpoint | None
-) -> Iterator[str]:
-    file = directory.weights_file
-    if record.status == "diverged" and file.exists():
-        yield f"{file} should not exist: the run diverged. Delete it."
-    # Weights may be deleted to save space, since the result does not depend on them. A dead link is a mistake, though.
-    if record.result is None or not (file.exists() or file.is_symlink()):
-        return
+def _in_weights(
+    directory: RunDirectory, record: Record, result: Result, net: Net, checkpoint: Checkpoint | None
+) -> Iterator[Finding]:
+    """Yield what is wrong with the weights of a finished run."""
     from paperbench.runs.resume import tensors_of
 
+    file, rewrite = directory.weights_file, "move record.json away, `paperbench run` rewrites both from the checkpoint."
+    remedy = f"Restore or delete it; if you also {rewrite}"
     try:
         data = read_at_most(file, MAX_TENSOR_FILE_BYTES)
         if sha256(data).hexdigest() != record.files.weights_sha256:
-            yield f"{file} was edited or damaged: it is not the net that was tested. {_WEIGHTS_REMEDY}"
+            yield Finding(file, "was edited or damaged: it is not the net that was tested", remedy)
             return
         tensors, metadata = read_tensor_file(data)
         check_fit(tensors, tensors_of(net))
     except OSError as error:
-        yield format_read_error(file, error, _WEIGHTS_REMEDY)
-    except (TensorFileError, MemoryError, ValueError) as error:
-        yield _unfit(file, error)
+        yield Finding.unreadable(file, error, remedy)
+    except MemoryError:
+        yield Finding(file, "does not fit into the memory")
+    except (TensorFileError, ValueError) as error:
+        yield Finding(file, f"does not hold the net of the record: {error}")
     else:
-        expected = recorded_metadata(record.spec, record.seed, record.result)
+        expected = recorded_metadata(record.spec, record.seed, result)
         if edited := [key for key, text in expected.items() if metadata.get(key) != text]:
-            yield f"{file} and {directory.record_file.name} contradict each other ({listing(edited)}): one was edited."
+            yield Finding(file, f"and record.json contradict each other ({listing(edited)}): one was edited")
         others = checkpoint.net if checkpoint else {}  # the averages of BN are made anew after it
         parameters = sorted(name for name in others if name.endswith((".weight", ".bias")))
         if changed := [name for name in parameters if not others[name].equal(tensors[name])]:
-            yield f"{file} and {record.files.checkpoint} hold different nets ({listing(changed)}): one was swapped."
+            what = f"and {record.files.checkpoint} hold different nets ({listing(changed)}): one was swapped"
+            yield Finding(file, what)

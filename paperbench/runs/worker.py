@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing, suppress
 from functools import partial
+from itertools import product
 
 import torch
 
@@ -19,7 +20,7 @@ from paperbench.runs.record import Record
 from paperbench.runs.resume import ResumeError
 from paperbench.runs.session import RunSession
 from paperbench.runs.store import RunDirectory, Store
-from paperbench.training.engine import engine_candidates, groups_at_once
+from paperbench.training.engine import EngineName, engine_candidates, groups_at_once
 from paperbench.training.memory import is_out_of_memory, memory_free, memory_needed, release_memory
 from paperbench.training.processes import ALONE, Processes
 from paperbench.training.trainer import NUMERICS_VERSION
@@ -163,8 +164,8 @@ class Worker:
         """Start or resume a run, and train it to its end or to a limit."""
         if self._skip_if_done(run):  # another process finished it before this one acquired the lease
             return
-        recompute = self._has_to_recompute(run)
-        engine = self._train_in_memory(run, lease, recompute=recompute)
+        wanted, recompute = self._fitting(run)
+        engine = self._train_in_memory(run, lease, wanted, recompute=recompute)
         shortage = f"{self._device} ran out of memory with {run.net_name} in {run.spec.precision}"
         if engine and not recompute:
             release_memory(self._device)
@@ -173,15 +174,15 @@ class Worker:
                 f"{shortage}; it goes on from the last checkpoint, if it has one, and the backward pass recomputes the "
                 "residual units, which takes less memory and changes no number.",
             )
-            engine = self._train_in_memory(run, lease, recompute=True)
+            engine = self._train_in_memory(run, lease, wanted, recompute=True)
         if engine:
             raise RunError(f"{shortage}. {self._memory_advice(run, engine)}")
 
-    def _train_in_memory(self, run: PlannedRun, lease: Lease, *, recompute: bool) -> str | None:
+    def _train_in_memory(self, run: PlannedRun, lease: Lease, wanted: str, *, recompute: bool) -> EngineName | None:
         """Train a run; return None, or the engine with which the memory ran out."""
-        engine = self._engine
+        engine = engine_candidates(wanted, self._device)[-1].name
         try:
-            session = self._start_or_resume(run, lease, recompute=recompute)
+            session = self._start_or_resume(run, lease, wanted, recompute=recompute)
             engine = session.engine.name
             last = self._limits.last_iteration(run.recipe.iterations)
             why = session.fallback or session.engine.reason
@@ -199,31 +200,38 @@ class Worker:
             return engine
         return None
 
-    def _has_to_recompute(self, run: PlannedRun) -> bool:
-        """Whether a training step fits into the free memory only if it recomputes units; if so, tell the observer."""
-        engine, *_ = engine_candidates(self._engine, self._device)
-        at_once = groups_at_once(engine.name, run.recipe, self._processes.share)
-        training, free = (run.net, run.recipe, run.spec.precision, run.side, at_once), memory_free(self._device)
-        needed = memory_needed(*training)
-        if free is None or needed <= free:
-            return False
-        less = memory_needed(*training, recompute=True)
-        needs = f"{run.net_name} in {run.spec.precision} needs about {format_bytes(needed)} for a training step"
-        has = f"{self._device} has {format_bytes(free)} free"
-        if less <= free:
+    def _fitting(self, run: PlannedRun) -> tuple[str, bool]:
+        """Return the engine to ask for and whether units are recomputed, so that a step fits into the free memory.
+
+        Tells the observer if that is not as usual.
+        """
+        free, candidates = memory_free(self._device), engine_candidates(self._engine, self._device)
+        needed: list[int] = []
+        for choice, recompute in product(candidates, (False, True)):
+            at_once = groups_at_once(choice.name, run.recipe, self._processes.share)
+            training = run.net, run.recipe, run.spec.precision, run.side, at_once
+            needed.append(memory_needed(*training, recompute=recompute))
+            if free is None or needed[-1] <= free:
+                break
+        if free is None or needed[0] <= free:
+            return self._engine, False
+        needs = f"{run.net_name} in {run.spec.precision} needs about {format_bytes(needed[0])} for a training step"
+        has, less = f"{self._device} has {format_bytes(free)} free", format_bytes(needed[-1])
+        if needed[-1] <= free:
+            changes = [f"it trains with engine {choice.name}"] * (choice is not candidates[0])
+            changes += ["the backward pass recomputes the residual units"] * recompute
             self._observer.warned(
                 run,
-                f"{needs}, and {has}: the backward pass recomputes the residual units, which needs "
-                f"{format_bytes(less)}, takes longer and changes no number.",
+                f"{needs}, and {has}: {' and '.join(changes)}, which needs {less}, takes longer and changes no number.",
             )
-            return True
-        needs += f" ({format_bytes(less)} with its residual units recomputed"
+            return self._engine if choice is candidates[0] else choice.name, recompute
+        needs += f" ({less} with its residual units recomputed"
         if run.spec.precision != "bf16":
             in_bf16 = memory_needed(run.net, run.recipe, "bf16", run.side, at_once, recompute=True)
             needs += f", {format_bytes(in_bf16)} in bf16 as well"
-        raise RunError(f"{needs}), and {has}. {self._memory_advice(run, engine.name)}")
+        raise RunError(f"{needs}), and {has}. {self._memory_advice(run, choice.name)}")
 
-    def _memory_advice(self, run: PlannedRun, engine: str) -> str:
+    def _memory_advice(self, run: PlannedRun, engine: EngineName) -> str:
         """Return what to do about a run that needs more memory than the device has."""
         group = run.recipe.batch_norm.group
         advice = [f"free memory on {self._device} (stop other programs there)", "choose a larger device (`--device`)"]
@@ -238,7 +246,7 @@ class Worker:
             next_time = "The last checkpoint is kept, and the same command resumes from it."
         return f"{next_time} First, {', or '.join(advice)}."
 
-    def _start_or_resume(self, run: PlannedRun, lease: Lease, *, recompute: bool) -> RunSession:
+    def _start_or_resume(self, run: PlannedRun, lease: Lease, engine: str, *, recompute: bool) -> RunSession:
         """Start or resume a run. With `--incompatible restart`, restart it if it cannot be resumed."""
         directory = self._store.directory(run.id, lease.check)
         new_session = partial(
@@ -247,7 +255,7 @@ class Worker:
             directory,
             lease,
             self._device,
-            engine=self._engine,
+            engine=engine,
             limits=self._limits,
             observer=self._observer,
             recompute=recompute,

@@ -14,7 +14,7 @@ from paperbench.launch import Launch
 _OLDER_BUILD = "a torch for CUDA 12.6, from https://download.pytorch.org/whl/cu126"
 """It runs with drivers for any CUDA 12, and has kernels for GPUs from sm_50 on; later ones begin with sm_75."""
 
-ELSEWHERE = torch.device("cuda")
+OTHER_MACHINES_GPU = torch.device("cuda")
 """A GPU of another machine, which has TF32; those of this one have numbers."""
 
 CUDA_ERRORS = (RuntimeError, AssertionError, torch.cuda.DeferredCudaCallError)
@@ -30,12 +30,12 @@ def own_device(wanted: str, launch: Launch | None) -> str:
     return f"cuda:{launch.local_rank}"
 
 
-def choose_device(wanted: str, warn: Callable[[str], None], *, may_be_elsewhere: bool = False) -> torch.device:
+def choose_device(wanted: str, warn: Callable[[str], None], *, or_of_other_machine: bool = False) -> torch.device:
     """Return the device by name. "auto" is the first GPU that works, else the CPU.
 
     Args:
         warn: Called with a sentence for each GPU that "auto" passes over.
-        may_be_elsewhere: Whether "cuda" is `ELSEWHERE` on a machine without GPUs.
+        or_of_other_machine: Whether "cuda" is `OTHER_MACHINES_GPU` on a machine without GPUs.
     """
     if wanted == "auto":
         for index in range(torch.cuda.device_count()):
@@ -53,8 +53,8 @@ def choose_device(wanted: str, warn: Callable[[str], None], *, may_be_elsewhere:
     if device.type != "cuda":
         why = ": Apple's GPUs have no float64, in which it sums losses" if device.type == "mps" else ""
         raise PaperbenchError(f"paperbench runs on cpu and cuda, not on {wanted!r}{why}. Use `--device cpu`.")
-    if may_be_elsewhere and device == ELSEWHERE and not torch.cuda.device_count():
-        return ELSEWHERE
+    if or_of_other_machine and device == OTHER_MACHINES_GPU and not torch.cuda.device_count():
+        return OTHER_MACHINES_GPU
     device = torch.device("cuda", device.index or 0)
     if problem := gpu_problem(device):
         raise PaperbenchError(f"Device {wanted!r}: {problem}")

@@ -32,7 +32,7 @@ EngineName = Literal["eager", "graph"]
 ENGINES: tuple[EngineName, ...] = get_args(EngineName)
 """All engines, the slowest on a GPU first."""
 
-_REMOVED = {"streams": "it is now called graph", "compile": "it rounded differently, and graph is as fast"}
+_REMOVED = {"streams": "it is now called graph", "compile": "it rounded differently"}
 """Engines of older records, and why they are gone."""
 
 BIT_EQUAL: frozenset[str] = frozenset({*ENGINES, "streams"})
@@ -118,7 +118,7 @@ def engine_candidates(wanted: str, device: torch.device, earlier: str | None = N
     """
     if wanted != "auto":
         if wanted in _REMOVED:
-            raise PaperbenchError(f"Engine {wanted} was removed: {_REMOVED[wanted]}. Use `--engine graph`.")
+            raise PaperbenchError(f"Engine {wanted} was removed: {_REMOVED[wanted]}. Use `--engine auto`.")
         if wanted not in ENGINES:
             raise PaperbenchError(f"Unknown engine {wanted!r}. {nearest(wanted, ['auto', *ENGINES])}")
         if why_not := available_engines(device)[wanted]:
@@ -126,15 +126,16 @@ def engine_candidates(wanted: str, device: torch.device, earlier: str | None = N
         return [EngineChoice(wanted, "as requested")]
     if earlier is not None and earlier not in BIT_EQUAL:
         raise RunError(
-            f"The run started with engine {earlier}, which this version does not have: others round differently. To "
-            "continue it with another engine, name one, such as `--engine eager`; the record will list both."
+            f"The run was last trained with engine {earlier}, which this version does not have: others round "
+            "differently. To continue it with another engine, name one, such as `--engine eager`; the record will list "
+            "both."
         )
     if device.type != "cuda":
         return [EngineChoice("eager", "the fastest on a CPU")]
     return [EngineChoice("graph", "the fastest on a GPU"), EngineChoice("eager", "the faster engine failed")]
 
 
-def groups_at_once(engine: str, recipe: Recipe, share: Share) -> int:
+def groups_at_once(engine: EngineName, recipe: Recipe, share: Share) -> int:
     """Return how many of a process's batch-norm groups run side by side: all, but one with `eager`.
 
     Those of photographs fill a GPU one by one, and its memory at once.

@@ -109,7 +109,7 @@ def reestimate_batch_norm(
 
     Args:
         groups: Those of this process: images of shape (N, 3, H, W).
-        between_groups: Called before each group; may raise to abort, which changes no tensor.
+        between_groups: Called before each group; may raise to abort, which leaves the net in training mode.
     """
     averages = BatchNormAverages(model.train())
 

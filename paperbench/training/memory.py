@@ -90,7 +90,7 @@ def memory_needed(
     *,
     recompute: bool = False,
 ) -> int:
-    """Return about how many bytes the least demanding engine needs, which keeps one batch-norm group's activations.
+    """Return about how many bytes a training step needs.
 
     Args:
         side: Of the images, in pixels; by default that of the net's family; photographs have the recipe's crops.

@@ -8,7 +8,7 @@ import torch
 
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.specs.run_spec import Precision
-from paperbench.training.device import ELSEWHERE
+from paperbench.training.device import OTHER_MACHINES_GPU
 
 _REMOVED = "bf16-fp32-stream"
 PRECISIONS: tuple[Precision, ...] = tuple(name for name in get_args(Precision) if name != _REMOVED)
@@ -20,7 +20,7 @@ def choose_precision(wanted: str | None, device: torch.device) -> Precision:
     GPUs before Ampere have neither TF32 nor bfloat16: torch accepts bfloat16 there, but computes it image by image.
     """
     on_gpu = device.type == "cuda"
-    is_ampere = on_gpu and (device == ELSEWHERE or torch.cuda.get_device_capability(device) >= (8, 0))
+    is_ampere = on_gpu and (device == OTHER_MACHINES_GPU or torch.cuda.get_device_capability(device) >= (8, 0))
     if wanted is None:
         return "tf32" if is_ampere else "fp32"
     if wanted == _REMOVED:

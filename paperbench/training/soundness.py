@@ -98,7 +98,7 @@ def rounding_error(found: FirstSteps, eager: FirstSteps, precision: str) -> str 
     bounds |= {f"change of the {name} in the first {UPDATES} steps": NORM_TOLERANCE[precision] for name in eager.norms}
     pairs = zip([found.losses[0], *found.norms.values()], [eager.losses[0], *eager.norms.values()], strict=True)
     for (what, bound), (number, expected) in zip(bounds.items(), pairs, strict=True):
-        if not _relative_difference(number, expected) <= bound:
+        if math.isfinite(expected) and not _relative_difference(number, expected) <= bound:
             return f"{what}: {number:.6g}, eager {precision} {expected:.6g}; allowed difference {bound:.2g} of it"
     return None
 

@@ -113,9 +113,8 @@ def test_edited_and_renamed_files_are_refused(analysis: Analysis, tmp_path: Path
     assert "does not have the sha256" in read_analyses(tmp_path)[1][0]
     path.write_text(text)
     other = path.rename(path.with_name("000000000000-s0.json"))
-    assert read_analyses(tmp_path)[1] == [
-        f"{other} holds the analysis that belongs in {path.name}: it was renamed. {REMEDY}"
-    ]
+    what = f"{other} holds what belongs in {path.name}: it was copied or renamed."
+    assert read_analyses(tmp_path)[1] == [f"{what} Rename it back, or move it away."]
 
 
 def test_nothing_is_written_through_a_link(analysis: Analysis, tmp_path: Path) -> None:

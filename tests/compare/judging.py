@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import pytest
 from scipy import optimize, special, stats
 
 from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, compare
-from paperbench.compare.evidence import GroupFacts
 from paperbench.compare.statistics import hodges_lehmann_variance, median_variance
 from paperbench.compare.verdicts import CellFacts
 from paperbench.runs.external import ExternalResult
@@ -33,6 +34,9 @@ COPY = DataFacts("CIFAR-10 (some copy)", "re-encoded", False, "c" * 64)
 
 FIRST, SECOND = 0.05, 0.01
 """The levels of both analyses."""
+
+Errors = Mapping[str, Sequence[float | None]]
+"""Errors of runs with seeds from 0, by the cell's id."""
 
 
 @functools.cache
@@ -123,6 +127,11 @@ def records(table: Table, cell: str, errors: Iterable[float | None], **how: Any)
     return [record(table, cell, error, seed=seed, **how) for seed, error in enumerate(errors)]
 
 
+def runs_of(table: Table, errors: Errors, **how: Any) -> list[Record]:
+    """Return runs of several cells."""
+    return [run for cell, found in errors.items() for run in records(table, cell, found, **how)]
+
+
 def external(
     table: Table, cell: str, error: float | None, *, seed: int = 0, source: str = "a paper", setting: str | None = None
 ) -> ExternalResult:
@@ -137,9 +146,7 @@ def compared(
     table: Table, *runs: Record, profile: str = "paper", cells: str = "*", on_request: bool = False, **how: Any
 ) -> Comparison:
     """Compare the cells that match a pattern."""
-    # through JSON, as records come from a store
-    read = (Record.from_json(run.to_json()) for run in runs)
-    return compare(table, table.cells(cells, on_request=on_request), profile, read, **how)
+    return compare(table, table.cells(cells, on_request=on_request), profile, runs, **how)
 
 
 def compare_cell(table: Table, cell: str, *runs: Record, **how: Any) -> CellFacts:
@@ -148,18 +155,16 @@ def compare_cell(table: Table, cell: str, *runs: Record, **how: Any) -> CellFact
     return found
 
 
-def compare_errors(table: Table, cell: str, errors: Iterable[float | None], *, seeds: int | None = None) -> CellFacts:
+def compare_errors(
+    table: Table, cell: str, errors: Iterable[float | None], *, seeds: int | None = None, **how: Any
+) -> CellFacts:
     """Compare one cell, given the errors of runs with seeds from 0."""
-    return compare_cell(table, cell, *records(table, cell, errors), seeds=seeds)
+    profile = how.get("profile", "paper")
+    return compare_cell(table, cell, *records(table, cell, errors, **how), profile=profile, seeds=seeds)
 
 
 def in_cell(comparison: Comparison, cell: str) -> CellFacts:
     return next(c for c in comparison.cells if c.id == cell)
-
-
-def others(cell: CellFacts) -> list[GroupFacts]:
-    """The groups that are not shown, of all nets."""
-    return [group for net in cell.nets for group in net.others]
 
 
 def with_expected(table: Table, cell: str, **changes: Any) -> Table:
@@ -197,40 +202,28 @@ def with_claim(table: Table, kind: Any, *cells: str, **values: Any) -> Table:
 
 
 def the_claim(
-    table: Table,
-    *runs: Record,
-    profile: str = "paper",
-    seeds: int | None = None,
-    histories: Callable[..., float | None] | None = None,
-    **how: Any,
+    table: Table, *runs: Record, histories: Callable[..., float | None] | None = None, **how: Any
 ) -> ClaimVerdict:
     """Return the verdict on the only claim of a table."""
-    cells = table.cells(on_request=True)
-    comparison = compare(table, cells, profile, runs, training_mean=histories, seeds=seeds, **how)
-    (verdict,) = comparison.claims
+    (verdict,) = compared(table, *runs, on_request=True, training_mean=histories, **how).claims
     return verdict
 
 
-def p_text(p: float) -> str:
-    """Format a p-value as findings do."""
-    if p > 0.999:
-        return "p>0.999"
-    return f"p={p:.3f}" if p >= 0.001 else f"p={p:.1e}" if p >= 1e-9 else "p<1e-9"
+def check_finding(finding: str, estimate: float, reach: float, p: float) -> None:
+    """Compare the numbers of a finding: the estimate, its 90 % interval and the p-value."""
+    shown = re.findall(r"[-+]\d+\.(\d+)", finding.rpartition(" = ")[2])
+    numbers = [float(text) for text in re.findall(r"[-+]\d+\.\d+", finding.rpartition(" = ")[2])]
+    tolerance = 0.51 * 10.0 ** -len(shown[0])
+    assert numbers == pytest.approx([estimate, estimate - reach, estimate + reach], abs=tolerance), finding
+    (found,) = re.findall(r"p[=<>]([\d.e-]+)", finding)
+    assert float(found) == pytest.approx(p, rel=0.06, abs=1.1e-3 if p > 0.001 else 1e-9), finding
 
 
-def welch_p(a: Sequence[float], b: Sequence[float]) -> float:
-    """One-sided p-value for the alternative that the mean of a is less than that of b."""
-    return float(stats.ttest_ind(a, b, equal_var=False, alternative="less").pvalue)
-
-
-def welch_text(a: Sequence[float], b: Sequence[float], digits: int = 2) -> str:
-    """Format the difference of means with its 90 % interval as findings do."""
+def welch(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:
+    """The difference of the means, half its 90 % interval, and the p-value that a is lower."""
+    test = stats.ttest_ind(a, b, equal_var=False, alternative="less")
     low, high = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.9)
-    return interval_text(float(np.mean(a) - np.mean(b)), low, high, digits)
-
-
-def interval_text(estimate: float, low: float, high: float, digits: int = 2) -> str:
-    return f"{estimate:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
+    return float(np.mean(a) - np.mean(b)), float(high - low) / 2, float(test.pvalue)
 
 
 # Numbers
@@ -238,12 +231,23 @@ def interval_text(estimate: float, low: float, high: float, digits: int = 2) -> 
 
 @dataclass(frozen=True)
 class Expectation:
-    """The expected interval of a cell."""
+    """The expected verdict on a cell, with the interval that it rests on."""
 
+    verdict: str
+    level: float
     difference: float
     low: float
     high: float
     p_value: float
+
+    def check(self, cell: CellFacts) -> None:
+        assert cell.interval
+        found = (cell.interval.difference, cell.interval.low, cell.interval.high, cell.p_value)
+        numbers = (self.difference, self.low, self.high, self.p_value)
+        assert found == pytest.approx(numbers, rel=1e-6, abs=1e-8)
+        assert (cell.verdict, cell.interval.level) == (self.verdict, self.level)
+        is_shifted = self.verdict == "reproduced" and (self.low > 0 or self.high < 0)
+        assert cell.shift == (cell.interval.difference if is_shifted else None)
 
 
 def expectation(
@@ -263,12 +267,12 @@ def expectation(
         prior: Variance and degrees of freedom from the other cells of the table.
     """
     n = len(errors)
-    own, (prior_variance, prior_degrees) = float(np.var(errors, ddof=1)) if n > 1 else 0.0, prior
+    own, (prior_variance, prior_degrees) = variance_by_definition(errors, resolution), prior
     t: Any
     estimate, of_ours, of_theirs = float(np.median(errors)), median_variance(n), median_variance(published_runs)
     if prior_degrees:
         degrees = n - 1 + prior_degrees
-        variance = (max(own, resolution**2 / 12) * (n - 1) + prior_variance * prior_degrees) / degrees
+        variance = (own * (n - 1) + prior_variance * prior_degrees) / degrees
         estimate, of_ours = walsh_median(errors), hodges_lehmann_variance(n)
         t = stats.t(degrees)
         if std is not None and std > math.sqrt(variance):
@@ -279,15 +283,21 @@ def expectation(
         assert std is not None
         variance, t = (1.55 * std) ** 2, stats.norm
     elif std is None:
-        variance, t = max(own, resolution**2 / 12), stats.t(n - 1)
+        variance, t = own, stats.t(n - 1)
     else:
-        variance = ((n - 1) * own + 2 * (1.4 * std) ** 2) / (n + 1)
-        t = stats.t(n + 1)
-    difference = estimate - published
+        variance, t = ((n - 1) * own + 2 * (1.4 * std) ** 2) / (n + 1), stats.t(n + 1)
+    difference = round(estimate - published, 9)
     error = math.sqrt(variance * (of_ours + of_theirs))
-    reach = float(t.isf(level)) * error
+    low, high = difference - float(t.isf(level)) * error, difference + float(t.isf(level)) * error
     beyond = float(t.sf((abs(difference) - tolerance) / error) + t.sf((abs(difference) + tolerance) / error))
-    return Expectation(difference, difference - reach, difference + reach, min(1.0, beyond * FIRST / level))
+    is_within = -tolerance <= low and high <= tolerance
+    is_beyond = "worse" if low > tolerance else "better" if high < -tolerance else "underpowered"
+    verdict = "reproduced" if is_within else is_beyond
+    return Expectation(verdict, level, difference, low, high, min(1.0, beyond * FIRST / level))
+
+
+def variance_by_definition(errors: Sequence[float], resolution: float = 0.01) -> float:
+    return max(float(np.var(errors, ddof=1)) if len(errors) > 1 else 0.0, resolution**2 / 12)
 
 
 def walsh_median(errors: Sequence[float]) -> float:
@@ -315,3 +325,37 @@ def prior_by_definition(variances: Sequence[float], degrees: Sequence[float], ow
             half = optimize.brentq(lambda h: math.log(special.polygamma(1, h) / excess), 1e-6, 1e12, xtol=1e-14)
             counted = min(counted, 2 * half)
     return sum(degrees[i] * variances[i] for i in others) / total, counted
+
+
+def table_prior(
+    errors: Mapping[str, Sequence[float]], cell: str, n: int = 5, planned: int = 5, resolution: float = 0.01
+) -> tuple[float, float]:
+    """The prior of a cell at the analysis of n runs, by definition, from the errors on CIFAR-10 of all cells."""
+    counted = {one: its[:n] if len(its) >= n else its[:planned] for one, its in errors.items()}
+    whole = {one: its for one, its in counted.items() if len(its) >= max(3, planned) and max(its) <= 20}
+    if cell not in whole:
+        return 0.0, 0.0
+    variances = [variance_by_definition(its, resolution) for its in whole.values()]
+    return prior_by_definition(variances, [len(its) - 1.0 for its in whole.values()], list(whole).index(cell))
+
+
+def contrast_by_definition(
+    samples: Mapping[str, Sequence[float]],
+    weights: Mapping[str, float],
+    priors: Mapping[str, tuple[float, float]] | None = None,
+) -> tuple[float, float, float]:
+    """Estimate, standard error and degrees of freedom of a weighted sum of means: Welch's test, or moderated.
+
+    The parts of the variance that come from priors rest on the same cells, so their errors add up.
+    """
+    estimate, total, shared_std, squares = 0.0, 0.0, 0.0, 0.0
+    for cell, weight in weights.items():
+        sample, (variance, degrees) = samples[cell], (priors or {}).get(cell, (0.0, 0.0))
+        n = len(sample)
+        scale = weight**2 / n / (degrees + n - 1)
+        of_sample, of_prior = scale * (n - 1) * float(np.var(sample, ddof=1)), scale * degrees * variance
+        estimate += weight * float(np.mean(sample))
+        total += of_sample + of_prior
+        shared_std += of_prior * math.sqrt(2 / degrees) if degrees else 0.0  # of the variance's estimate
+        squares += 2 * of_sample**2 / (n - 1)
+    return estimate, math.sqrt(total), 2 * total**2 / (shared_std**2 + squares)

@@ -12,7 +12,7 @@ from PIL import Image
 
 from paperbench.analysis.record import write_analysis
 from paperbench.cli.main import main
-from paperbench.runs import lease, verify
+from paperbench.runs import lease
 from paperbench.runs.store import Store
 from tests.helpers import copy_of_tiny_specs, random_images
 from tests.report.made_analyses import made, with_everything
@@ -30,7 +30,6 @@ def impatient() -> Iterator[None]:
     """Wait for other processes as briefly as possible, and print lines that are wide enough for long paths."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lease, "LEASE_SECONDS", 0.5)
-        patch.setattr(verify, "_PAUSE_SECONDS", 0)
         patch.setenv("COLUMNS", "200")
         yield
 

@@ -134,4 +134,4 @@ def test_spec_with_altered_values_is_verified(
     directory.write_history(paused.history())
     (found,) = verify(store)
     assert found.status in ("partial", "unreadable")  # text with a lone surrogate is not JSON
-    assert all(problem.strip() for problem in found.problems)
+    assert all(str(problem).strip() for problem in found.problems)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import torch
 
 from paperbench.catalogue import DATASETS, resolve
 from paperbench.data.dataset import Dataset
+from paperbench.models import ResidualNet
 from paperbench.runs.history import HistoryLine
 from paperbench.runs.limits import Limits
 from paperbench.runs.observer import Observer
@@ -142,6 +145,21 @@ def train(
     return store.directory(run.id), log
 
 
+@contextmanager
+def before_forward(call: Callable[[], object]) -> Iterator[None]:
+    """Call a function before each batch passes through a net, in training and in tests."""
+
+    def hook(module: torch.nn.Module, _: object) -> None:
+        if isinstance(module, ResidualNet):
+            call()
+
+    handle = torch.nn.modules.module.register_module_forward_pre_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
 def newest_state(directory: RunDirectory) -> dict[str, torch.Tensor]:
     """Load the trainer's state from the newest checkpoint."""
     return Checkpoint.from_bytes(directory.checkpoints.newest_first()[0].read(), directory.path.name).state
@@ -153,6 +171,12 @@ def fill(disk: Path, leave: int) -> Path:
     free = shutil.disk_usage(disk).free
     ballast.write_bytes(b"\0" * max(0, free - leave))
     return ballast
+
+
+def without_names(text: str, root: Path) -> str:
+    """Return a message without what differs between machines: places, ids of runs and hashes in names of files."""
+    text = re.sub(r"\b(?!0123456789ab)[0-9a-f]{12}-s", "RUN-s", text.replace(f"{root}/", ""))
+    return re.sub(r"-[0-9a-f]{16}\b", "-HASH", text)
 
 
 def edit_checkpoint(directory: RunDirectory, change: Callable[[Checkpoint], Checkpoint]) -> None:

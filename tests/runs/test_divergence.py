@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Divergence
+from paperbench.runs.session import history_line
+from paperbench.runs.store import RunDirectory
 from paperbench.specs.recipe import Drops, WarmUp
-from paperbench.training.trainer import Trainer
-from tests.runs.running import assert_same, plan_run, train
+from paperbench.training.evaluation import EvaluationMetrics
+from paperbench.training.metrics import TrainingMetrics
+from tests.runs.running import assert_same, edit_checkpoint, plan_run, train
 
 
 @pytest.fixture
@@ -64,20 +66,15 @@ def test_divergence_in_last_update_is_found_by_final_test(run: PlannedRun, tmp_p
     assert log.record.divergence == Divergence(20, 1e30)
 
 
-def test_infinite_moving_average_loss_is_not_divergence(
-    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_infinite_moving_average_loss_is_not_divergence(run: PlannedRun, finished: RunDirectory) -> None:
     """The result uses re-estimated statistics, so only the moving-average loss is missing."""
-    test, finish = Trainer.test, Trainer.finish
-
-    def finishing(self: Trainer, *arguments: Any) -> Any:
-        monkeypatch.setattr(Trainer, "test", test)
-        return finish(self, *arguments)
-
-    monkeypatch.setattr(Trainer, "test", lambda *arguments: replace(test(*arguments), loss=math.inf))
-    monkeypatch.setattr(Trainer, "finish", finishing)
-    directory, log = train(run, tmp_path)
+    window, tested = TrainingMetrics(2.0, 80.0), EvaluationMetrics(math.inf, 50.0, 10.0)
+    line = history_line(run.recipe, run.dataset.num_train, 20, window, tested, 1.0)
+    edit_checkpoint(finished, lambda found: replace(found, facts=replace(found.facts, history=(line,))))
+    finished.record_file.unlink()
+    directory, log = train(run, finished.path.parents[1])
     assert log.record.status == "finished"
     assert log.record.result
+    assert log.record.result.moving_average_test_error == 50.0
     assert log.record.result.moving_average_test_loss is None
     assert directory.read_record() == log.record

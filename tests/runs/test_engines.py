@@ -18,6 +18,7 @@ from paperbench.runs.planning import PlannedRun
 from paperbench.runs.resume import Checkpoint
 from paperbench.runs.store import RunDirectory
 from paperbench.training.engine import EngineChoice, EngineError, engine_candidates
+from paperbench.training.memory import memory_needed
 from paperbench.training.trainer import Trainer
 from tests.runs.running import CPU, Log, assert_same, edit_checkpoint, train
 from tests.training.tape import Tape
@@ -65,7 +66,7 @@ def test_run_of_the_former_compile_goes_on_by_request_and_warns(run: PlannedRun,
     directory, _ = train(run, tmp_path, stop_at=8)
     set_engine(directory, "compile")
     _, log = train(run, tmp_path)
-    assert "started with engine compile" in log.failure
+    assert "last trained with engine compile" in log.failure
     _, log = train(run, tmp_path, engine="eager")
     (warning,) = log.warnings
     assert "threads, engine compile; resumes with torch" in warning
@@ -149,6 +150,20 @@ def test_eager_is_taken_and_the_reason_recorded(
     on_a_gpu(lambda _: Tape())
     _, log = train(run, tmp_path)
     assert [session.fallback is None for session in log.record.sessions] == [False, True]
+    assert_same(directory, expected)
+
+
+@pytest.mark.usefixtures("on_a_gpu")
+def test_eager_is_taken_where_only_its_memory_is_free(
+    run: PlannedRun, expected: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It keeps one group, and the captured step all."""
+    free = memory_needed(run.net, run.recipe, "fp32", run.side, recompute=True)
+    monkeypatch.setattr("paperbench.runs.worker.memory_free", lambda _: free)
+    directory, log = train(run, tmp_path)
+    (warning,) = log.warnings
+    assert "it trains with engine eager and the backward pass recomputes the residual units, which needs" in warning
+    assert [session.engine for session in log.record.sessions] == ["eager"]
     assert_same(directory, expected)
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -10,12 +11,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PosixPath
+from typing import Any, Self
 
 import pytest
 
 from paperbench.errors import PaperbenchError
-from paperbench.runs import lease as lease_module
 from paperbench.runs.lease import LEASE_SECONDS, Lease, LeaseLostError, acquire_any
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
@@ -29,31 +30,10 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 RUN = "abc-s0"
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    """Where the lease files are."""
-    return tmp_path / "results" / "leases"
-
-
-@pytest.fixture
-def new_lease(directory: Path) -> Iterator[Callable[..., Lease]]:
-    """Makes leases, and releases them after the test."""
-    leases = []
-
-    def make(name: str = RUN, directory: Path = directory) -> Lease:
-        leases.append(Lease(directory, name))
-        return leases[-1]
-
-    yield make
-    for lease in leases:
-        lease.release()
-
-
 class Clock:
     """A monotonic clock that advances instead of sleeping."""
 
     now = 1000.0
-    time = staticmethod(time.time)
 
     def monotonic(self) -> float:
         return self.now
@@ -63,10 +43,33 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(lease_module, "time", clock)
-    return clock
+def directory(tmp_path: Path) -> Path:
+    """Where the lease files are."""
+    return tmp_path / "results" / "leases"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def new_lease(directory: Path, clock: Clock) -> Iterator[Callable[..., Lease]]:
+    """Makes leases by that clock, and releases them after the test."""
+    leases = []
+
+    def make(name: str = RUN, directory: Path = directory, **values: Any) -> Lease:
+        leases.append(Lease(directory, name, **{"clock": clock.monotonic, **values}))
+        return leases[-1]
+
+    yield make
+    for lease in leases:
+        lease.release()
+
+
+def edit(file: Path, **values: Any) -> None:
+    """Change what a lease file says of its holder."""
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
 
 
 def kill(process: int) -> None:
@@ -79,7 +82,7 @@ def kill(process: int) -> None:
 
 @pytest.fixture
 def holder(directory: Path) -> Iterator[Callable[..., int]]:
-    """Starts a process that holds the lease until it is killed; `remote` makes it look like another machine's."""
+    """Starts a process that holds the lease until it is killed; `remote` makes that look like another machine's."""
     children = []
 
     def start(*, remote: bool = False) -> int:
@@ -87,14 +90,14 @@ def holder(directory: Path) -> Iterator[Callable[..., int]]:
         child = os.fork()
         if child == 0:
             try:
-                if remote:
-                    lease_module._machine_id = lambda: "another machine"
                 os.write(writer, b"y" if Lease(directory, RUN).acquire() else b"n")
                 time.sleep(100)
             finally:
                 os._exit(0)
         children.append(child)
         assert os.read(reader, 1) == b"y"
+        if remote:
+            edit(directory / "abc-s0.1", machine="another machine")
         return child
 
     yield start
@@ -141,20 +144,17 @@ def test_reused_process_id_does_not_hold_the_lease(
     directory: Path, holder: Callable[..., int], new_lease: Callable[..., Lease]
 ) -> None:
     kill(holder())
-    (file,) = directory.iterdir()
-    file.write_text(json.dumps({**json.loads(file.read_text()), "pid": os.getpid()}))
+    edit(directory / "abc-s0.1", pid=os.getpid())
     assert new_lease().acquire()
 
 
 def test_remote_lease_lasts_while_its_heart_beats(
-    holder: Callable[..., int], new_lease: Callable[..., Lease], monkeypatch: pytest.MonkeyPatch
+    directory: Path, holder: Callable[..., int], new_lease: Callable[..., Lease]
 ) -> None:
-    monkeypatch.setattr(lease_module, "HEARTBEAT_SECONDS", 0.2)
     holder(remote=True)
     lease, waits = new_lease(), []
-    assert acquire_any({RUN: lease}, lambda: False, waits.append) is None
-    assert lease.shows_life
-    assert waits == [1]
+    beating = acquire_any({RUN: lease}, lambda: False, waits.append, lambda _: os.utime(directory / "abc-s0.1"))
+    assert (beating, lease.shows_life, waits) == (None, True, [1])
 
 
 def test_remote_lease_expires_after_a_silent_minute(
@@ -163,26 +163,34 @@ def test_remote_lease_expires_after_a_silent_minute(
     kill(holder(remote=True))
     os.utime(directory / "abc-s0.1", (clock.now + 1e9, clock.now + 1e9))  # its clock was wrong
     lease, started = new_lease(), clock.now
-    assert acquire_any({RUN: lease}, lambda: False, print) == RUN
+    assert acquire_any({RUN: lease}, lambda: False, print, clock.sleep) == RUN
     assert not lease.shows_life
     assert lease.holder == "a process on another machine, or one hidden from this user,"
     assert LEASE_SECONDS <= clock.now - started < LEASE_SECONDS + 2
     lease.check()
 
 
+class Counted(PosixPath):
+    """A directory that counts how often it is listed."""
+
+    listed = 0
+
+    def iterdir(self) -> Iterator[Self]:
+        Counted.listed += 1
+        return super().iterdir()
+
+
 def test_waiting_for_many_runs_reads_their_directory_once_a_poll(
-    directory: Path, new_lease: Callable[..., Lease], clock: Clock, monkeypatch: pytest.MonkeyPatch
+    directory: Path, new_lease: Callable[..., Lease], clock: Clock
 ) -> None:
     directory.mkdir(parents=True)
     names = [f"abc-s{seed}" for seed in range(30)]
     for name in names:
         (directory / f"{name}.1").write_text("of another machine")
-    reads: list[Path] = []
-    iterdir = Path.iterdir
-    monkeypatch.setattr(Path, "iterdir", lambda path: reads.append(path) or iterdir(path))
+    leases = {name: new_lease(name, Counted(directory)) for name in names}
     ends = iter([False] * 5)
-    assert acquire_any({name: new_lease(name) for name in names}, lambda: next(ends, True), print) is None
-    assert len(reads) == 5
+    assert acquire_any(leases, lambda: next(ends, True), print, clock.sleep) is None
+    assert Counted.listed == 5
 
 
 def test_suspension_of_this_process_is_not_silence_of_the_holder(
@@ -227,13 +235,14 @@ def test_copied_lease_file_is_not_held_by_its_writer(
     assert not lease.shows_life, "it expires after a minute"
 
 
-def test_full_disk_leaves_no_empty_lease_file(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, os.strerror(28))
-
-    monkeypatch.setattr(lease_module, "to_json", full)
-    with pytest.raises(PaperbenchError, match="No space left on device"):
-        Lease(directory, RUN).acquire()
+def test_disk_that_takes_no_more_leaves_no_empty_lease_file(directory: Path, new_lease: Callable[..., Lease]) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+    try:
+        with pytest.raises(PaperbenchError, match="File too large"):
+            new_lease().acquire()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert files(directory) == []
 
 
@@ -256,30 +265,25 @@ def test_only_one_of_many_acquires_an_expired_lease(
     assert files(directory) == ["abc-s0.2"]
 
 
-@pytest.mark.usefixtures("clock")
-def test_damaged_lease_file_expires(directory: Path, new_lease: Callable[..., Lease]) -> None:
-    """Left by a power cut, or by a kill between opening and writing."""
-    directory.mkdir(parents=True)
-    (directory / "abc-s0.7").write_bytes(b"")
-    lease = new_lease()
-    assert not lease.acquire()
-    assert acquire_any({RUN: lease}, lambda: False, print) == RUN
-    assert files(directory) == ["abc-s0.8"]
-
-
-@pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize(
     "make",
-    [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("nowhere"), lambda path: path.symlink_to("/dev/zero")],
-    ids=["pipe", "directory", "dangling link", "device"],
+    [
+        Path.touch,
+        os.mkfifo,
+        Path.mkdir,
+        lambda path: path.symlink_to("nowhere"),
+        lambda path: path.symlink_to("/dev/zero"),
+    ],
+    ids=["left by a power cut", "pipe", "directory", "dangling link", "device"],
 )
 def test_file_that_is_no_lease_expires(
-    directory: Path, new_lease: Callable[..., Lease], make: Callable[[Path], object]
+    directory: Path, new_lease: Callable[..., Lease], clock: Clock, make: Callable[[Path], object]
 ) -> None:
     directory.mkdir(parents=True)
-    make(directory / "abc-s0.1")
+    make(directory / "abc-s0.7")
     lease = new_lease()
-    assert acquire_any({RUN: lease}, lambda: False, print) == RUN
+    assert not lease.acquire()
+    assert acquire_any({RUN: lease}, lambda: False, print, clock.sleep) == RUN
     lease.check()
 
 
@@ -293,22 +297,23 @@ def test_odd_name_is_no_lease(directory: Path, new_lease: Callable[..., Lease], 
 
 
 def test_process_suspended_before_it_takes_over_robs_nobody(
-    directory: Path, holder: Callable[..., int], new_lease: Callable[..., Lease], monkeypatch: pytest.MonkeyPatch
+    directory: Path, holder: Callable[..., int], new_lease: Callable[..., Lease], clock: Clock
 ) -> None:
-    """It saw that the holder is dead; meanwhile another process took over and released the lease, and a third came."""
-    kill(holder())
-    late, third, create = new_lease(), new_lease(), Lease._create
+    """It looked at the file of a dead holder; meanwhile another process took over and released, and a third came."""
+    kill(holder(remote=True))
+    other, third, moments = new_lease(), new_lease(), []
 
-    def suspended(self: Lease, number: int) -> bool:
-        if self is late:
-            taken_over = new_lease()
-            assert taken_over.acquire()
-            taken_over.release()
+    def suspended() -> float:
+        if other.acquire():
+            moments.append(clock.now)
+            other.release()
             assert third.acquire()
-        return create(self, number)
+        return clock.now
 
-    monkeypatch.setattr(Lease, "_create", suspended)
-    assert not late.acquire()
+    late = new_lease(clock=suspended)
+    while not moments:
+        assert not late.acquire()
+        clock.now += 1
     third.check()
     assert files(directory) == ["abc-s0.1"]
 
@@ -317,9 +322,8 @@ def test_file_of_an_earlier_holder_never_holds_again(directory: Path, new_lease:
     """Whoever took over from the suspended first holder was killed before it deleted the first one's file."""
     first, third = new_lease(), new_lease()
     assert first.acquire()
-    (directory / "abc-s0.2").touch()
-    holder = {**json.loads(first._content), "pid": 2**31 - 1, "inode": (directory / "abc-s0.2").stat().st_ino}
-    (directory / "abc-s0.2").write_text(json.dumps(holder))
+    (directory / "abc-s0.2").write_bytes((directory / "abc-s0.1").read_bytes())
+    edit(directory / "abc-s0.2", pid=2**31 - 1, inode=(directory / "abc-s0.2").stat().st_ino)
     assert third.acquire()
     assert files(directory) == ["abc-s0.3"]
     third.release()
@@ -327,15 +331,13 @@ def test_file_of_an_earlier_holder_never_holds_again(directory: Path, new_lease:
         first.check()
 
 
-def test_lease_stays_if_an_earlier_one_cannot_be_deleted(
-    directory: Path, new_lease: Callable[..., Lease], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lease_stays_if_an_earlier_one_cannot_be_deleted(directory: Path, new_lease: Callable[..., Lease]) -> None:
     """The directory may let each user delete only their own files."""
     first, second = new_lease(), new_lease()
     assert first.acquire()
     (directory / "abc-s0.1").rename(directory / "abc-s0.2")
     directory.joinpath("abc-s0.1").mkdir()  # unlink refuses a directory
-    monkeypatch.setattr(lease_module.Holder, "is_alive", lambda _: False)
+    edit(directory / "abc-s0.2", pid=2**31 - 1)
     assert second.acquire()
     second.release()
     assert files(directory) == ["abc-s0.1", "abc-s0.3"]
@@ -393,16 +395,16 @@ def test_lease_is_lost_if_its_file_is_gone_or_replaced(
 def test_heartbeat_notices_a_lost_lease(
     directory: Path, new_lease: Callable[..., Lease], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease_module, "HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr("paperbench.runs.lease.HEARTBEAT_SECONDS", 0.01)
     lease = new_lease()
     lease.acquire()
     (directory / "abc-s0.2").write_text("another process")
-    assert lease._heartbeat
-    lease._heartbeat.join(60)
+    until = time.monotonic() + 60
+    while not lease.is_lost and time.monotonic() < until:
+        time.sleep(0.01)
     assert lease.is_lost
 
 
-@pytest.mark.usefixtures("clock")
 def test_busy_runs_are_retried_after_the_others(run: PlannedRun, tmp_path: Path) -> None:
     """All busy runs are checked again after each run that was trained, since that may have taken days."""
     store = Store(tmp_path)

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from paperbench.data.imagenet.feed import PhotoFeed
-from paperbench.data.imagenet.index import ImageFiles
+from paperbench.data.imagenet.index import ImageFiles, PhotoDataset
 from paperbench.data.imagenet.index_file import FILE_NAME
 from paperbench.data.imagenet.stream import CropStream
 from paperbench.data.loader import Choices
@@ -183,16 +183,16 @@ def test_run_without_its_images_does_not_start(run: PlannedRun, images: Path, tm
     assert train(run, tmp_path, stop_at=1)[1].steps == [1]
 
 
-def test_signal_while_the_mean_image_is_computed_leaves_no_run(
-    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limits, read = Limits(), ImageFiles.read
+def test_signal_while_the_mean_image_is_computed_leaves_no_run(run: PlannedRun, tmp_path: Path) -> None:
+    limits = Limits()
 
-    def signalled(files: ImageFiles, number: int) -> bytes:
-        limits.signal = signal.SIGTERM
-        return read(files, number)
+    class Signalling(ImageFiles):
+        def read(self, number: int) -> bytes:
+            limits.signal = signal.SIGTERM
+            return super().read(number)
 
-    monkeypatch.setattr(ImageFiles, "read", signalled)
+    photos = cast(PhotoDataset, run.dataset)
+    run = replace(run, dataset=replace(photos, train=Signalling(**vars(photos.train))))
     directory, log = train(run, tmp_path, limits)
     assert (log.records, log.failures) == ([], [])
     assert not directory.path.exists()

@@ -49,6 +49,8 @@ EXPERIMENTS = {
     ("table2", "preact/resnet164"): "cc81942aa4c1",
     ("table3", "cifar100_resnet1001/preact"): "fcc9f046dd02",
     ("table4", "preact_resnet1001_batch64/cifar10"): "ea894f86be37",
+    ("table5", "original_resnet152_224/top1"): "9b91a43417e6",
+    ("table5", "preact_resnet152/top5"): "edc25ceb8822",
     ("table5", "preact_resnet200_aspect/top5"): "943470824d64",
 }
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 import shutil
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,17 +15,29 @@ import pytest
 import torch
 
 from paperbench.data.dataset import ImageDataset
-from paperbench.data.feed import ImageFeed
-from paperbench.runs.hashed import SCHEMA
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
+from paperbench.runs.record import Divergence
+from paperbench.runs.resume import Checkpoint
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.verify import verify
 from paperbench.specs.recipe import BatchNormSettings, Monitoring, Recipe
 from paperbench.specs.run_spec import Precision
-from paperbench.training import evaluation
+from paperbench.tensor_file import tensor_file_bytes
 from paperbench.typed import to_json
-from tests.runs.running import Log, assert_same, edit_checkpoint, plan_run, tiny_recipe, train
+from tests.golden import assert_golden
+from tests.runs.running import (
+    Log,
+    assert_same,
+    before_forward,
+    edit_checkpoint,
+    plan_run,
+    tiny_recipe,
+    train,
+    without_names,
+)
+
+Damage = Callable[[RunDirectory], object]
 
 
 def slow(*values: Any) -> Any:
@@ -113,64 +127,35 @@ def test_gpu_run_may_switch_between_bit_equal_engines(run: PlannedRun, tmp_path:
     assert_same(part, expected)
 
 
-class Signalled(Log):
-    """Receives a signal after a step, or when the final test starts."""
-
-    def __init__(self, limits: Limits, at: int | str) -> None:
-        super().__init__(self.receive)
-        self._limits, self._at = limits, at
-
-    def receive(self, moment: int | str) -> None:
-        if moment == self._at:
-            self._limits.signal = signal.SIGTERM
-
-    def finishing(self, what: str, seconds: float | None) -> None:
-        self.receive("end")
-
-
-@pytest.mark.parametrize("at", [5, 10, 20, "end"])
+@pytest.mark.parametrize("at", [5, 10, 20, "end", "averaging"])
 def test_signal_does_not_wait_for_a_test(
-    run: PlannedRun, expected: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int | str
+    run: PlannedRun, expected: RunDirectory, tmp_path: Path, at: int | str
 ) -> None:
     """Iterations 10 and 20 are tested, and BN is re-estimated after 20: no batch may be evaluated after the signal."""
-    limits = Limits()
-    forward_passes = []
-    evaluate = evaluation.evaluate
+    limits, passes = Limits(), list[int | None]()
 
-    def counting(model: Any, batches: Any, *arguments: Any) -> Any:
-        def counted() -> Any:
-            for batch in batches:
-                yield batch
-                forward_passes.append(limits.signal)
+    class Signalled(Log):
+        def finishing(self, what: str, seconds: float | None) -> None:
+            signalling("end")
+            self.finishing_at = len(passes)
 
-        return evaluate(model, counted(), *arguments)
+    def signalling(moment: int | str) -> None:
+        if moment == at:
+            limits.signal = signal.SIGTERM
 
-    monkeypatch.setattr("paperbench.training.trainer.evaluate", counting)
-    _, log = train(run, tmp_path, limits, Signalled(limits, at))
-    assert (log.record.status, log.record.iteration) == ("partial", 20 if at == "end" else at)
-    assert signal.SIGTERM not in forward_passes
-    monkeypatch.undo()
-    assert_same(train(run, tmp_path)[0], expected)
+    def count() -> None:
+        passes.append(limits.signal)
+        if len(passes) == getattr(log, "finishing_at", math.inf) + 3:
+            signalling("averaging")
 
-
-def test_signal_during_final_averaging_can_be_resumed(
-    run: PlannedRun, expected: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limits = Limits()
-    all_batches = ImageFeed.reestimation
-
-    def signalled(self: ImageFeed) -> Any:
-        for number, images in enumerate(all_batches(self)):
-            yield images
-            if number == 3:
-                limits.signal = signal.SIGTERM
-
-    monkeypatch.setattr(ImageFeed, "reestimation", signalled)
-    _, log = train(run, tmp_path, limits)
-    assert (log.record.status, log.record.iteration) == ("partial", 20)
-    monkeypatch.undo()
+    log = Signalled(signalling)
+    with before_forward(count):
+        train(run, tmp_path, limits, log)
+    assert (log.record.status, log.record.iteration) == ("partial", at if isinstance(at, int) else 20)
+    assert None in passes
+    assert signal.SIGTERM not in passes
     part, log = train(run, tmp_path)
-    assert log.steps == []
+    assert log.steps == [*range((at if isinstance(at, int) else 20) + 1, 21)]
     assert_same(part, expected)
 
 
@@ -207,26 +192,80 @@ def test_damaged_checkpoint_is_set_aside(run: PlannedRun, expected: RunDirectory
     assert_same(directory, expected)
 
 
-@pytest.mark.parametrize("lost", ["damaged", "removed", "all but the history"])
-def test_run_without_checkpoints_restarts_only_on_request(
-    run: PlannedRun, expected: RunDirectory, tmp_path: Path, lost: str
+def damage_all(run: RunDirectory) -> None:
+    for file in run.checkpoints.newest_first():
+        file.path.write_bytes(b"")
+    run.record_file.unlink()
+
+
+def remove_checkpoints(run: RunDirectory) -> None:
+    for file in run.checkpoints.newest_first():
+        file.path.unlink()
+
+
+def leave_a_complete_history(run: RunDirectory) -> None:
+    run.write_history([replace(run.history()[-1], iteration=20)])
+    remove_checkpoints(run)
+    run.record_file.unlink()
+
+
+def edit(change: Callable[[Checkpoint], Checkpoint], at: int = 8) -> Damage:
+    """Write a changed copy of the checkpoint, named as of an iteration."""
+
+    def damage(run: RunDirectory) -> None:
+        data = run.checkpoints.newest_first()[0].read()
+        remove_checkpoints(run)
+        run.checkpoints.write(at, change(Checkpoint.from_bytes(data, run.path.name)).to_bytes())
+
+    return damage
+
+
+def edit_facts(**changes: Any) -> Damage:
+    return edit(lambda found: replace(found, facts=replace(found.facts, **changes)))
+
+
+def move_on(checkpoint: Checkpoint) -> Checkpoint:
+    """Claim that the run has gone on to iteration 21 of 20."""
+    (session,) = checkpoint.facts.sessions
+    facts = replace(checkpoint.facts, sessions=(replace(session, last=21),))
+    return replace(checkpoint, facts=facts, state={**checkpoint.state, "iteration": torch.tensor(21)})
+
+
+DAMAGES: dict[str, Damage] = {
+    "checkpoints damaged, no record": damage_all,
+    "checkpoints removed": remove_checkpoints,
+    "only a complete history": leave_a_complete_history,
+    "checkpoint of another run": edit_facts(run="0123456789ab-s1"),
+    "checkpoint of another name": edit(lambda found: found, at=9),
+    "checkpoint beyond the recipe": edit(move_on, at=21),
+    "checkpoint without history": edit_facts(history=()),
+    "checkpoint in another format": lambda run: run.checkpoints.write(
+        9, tensor_file_bytes({}, {"paperbench": to_json(Divergence(1, 0.1))})
+    ),
+    "record of another schema": lambda run: run.record_file.write_text('{"schema": 99}'),
+}
+
+
+def test_run_that_cannot_be_resumed_restarts_only_on_request(
+    run: PlannedRun, expected: RunDirectory, tmp_path: Path
 ) -> None:
-    directory, _ = train(run, tmp_path, stop_at=20 if lost.startswith("all") else 8)
-    history = directory.history_file.read_bytes()
-    for file in directory.checkpoints.newest_first():
-        file.path.write_bytes(b"") if lost == "damaged" else file.path.unlink()
-    if lost != "removed":
-        directory.record_file.unlink()
-    _, log = train(run, tmp_path)
-    reached = ", although its record is at iteration 8" if lost == "removed" else ""
-    assert f"has no readable checkpoint{reached}. Restore one, or restart this run" in log.failure
-    assert log.steps == []
-    assert directory.history_file.read_bytes() == history
-    directory, log = train(run, tmp_path, incompatible="restart")
-    aside = tmp_path / "superseded" / f"{run.id}-1"
-    assert log.warnings[-1] == f"restarts; its old files are now in {aside}."
-    assert (aside / "history.jsonl").read_bytes() == history
-    assert_same(directory, expected)
+    paused, failures = train(run, tmp_path / "paused", stop_at=8)[0], ""
+    for number, (name, damage) in enumerate(DAMAGES.items()):
+        root = shutil.copytree(paused.path.parents[1], tmp_path / str(number))
+        damage(directory := RunDirectory(root / "runs" / run.id))
+        files = sorted(path.read_bytes() for path in directory.path.iterdir())
+        _, log = train(run, root)
+        assert log.steps == []
+        directory.failure_file.unlink()
+        assert sorted(path.read_bytes() for path in directory.path.iterdir()) == files
+        failures += f"{name}:\n    {without_names(log.failure, root)}\n"
+        if name in ("checkpoints removed", "record of another schema"):
+            directory, log = train(run, root, incompatible="restart")
+            aside = root / "superseded" / f"{run.id}-1"
+            assert log.warnings[-1] == f"restarts; its old files are now in {aside}."
+            assert sorted(path.read_bytes() for path in aside.iterdir()) == files
+            assert_same(directory, expected)
+    assert_golden("resume_refused", failures)
 
 
 def test_run_with_only_a_damaged_history_restarts(run: PlannedRun, expected: RunDirectory, tmp_path: Path) -> None:
@@ -234,16 +273,6 @@ def test_run_with_only_a_damaged_history_restarts(run: PlannedRun, expected: Run
     directory.path.mkdir(parents=True)
     directory.history_file.write_text("{\n")
     assert_same(train(run, tmp_path)[0], expected)
-
-
-def test_checkpoint_of_another_run_is_refused_and_kept(run: PlannedRun, expected: RunDirectory, tmp_path: Path) -> None:
-    other, _ = train(replace(run, seed=1), tmp_path, stop_at=8)
-    directory = train(run, tmp_path, stop_at=5)[0]
-    shutil.copy(other.checkpoints.newest_first()[0].path, directory.path)
-    _, log = train(run, tmp_path)
-    assert f"belongs to run {other.path.name}. Use the version that wrote it, delete it, or restart" in log.failure
-    assert directory.checkpoints.damaged() == [], "it is not damaged"
-    assert_same(train(run, tmp_path, incompatible="restart")[0], expected)
 
 
 @pytest.mark.parametrize("stops", [(13, 8), (8, 20)])
@@ -300,18 +329,6 @@ def test_damaged_record_is_rewritten_from_the_checkpoint(
     assert log.warnings[0].startswith(f"{directory.record_file} ")
     assert log.warnings[0].endswith(". It is kept as record.json.damaged and rewritten from the checkpoint.")
     assert (directory.path / "record.json.damaged").read_text() == "{"
-    assert_same(directory, expected)
-
-
-def test_record_of_another_schema_is_refused_and_kept(run: PlannedRun, expected: RunDirectory, tmp_path: Path) -> None:
-    directory, _ = train(run, tmp_path, stop_at=8)
-    directory.record_file.write_text('{"schema": 99}')
-    _, log = train(run, tmp_path)
-    assert f"has schema 99, and this version of paperbench reads {SCHEMA}." in log.failure
-    assert "restart the run with `paperbench run --incompatible restart`, which keeps the old files." in log.failure
-    assert directory.record_file.read_text() == '{"schema": 99}'
-    directory, _ = train(run, tmp_path, incompatible="restart")
-    assert (tmp_path / "superseded" / f"{run.id}-1" / "record.json").read_text() == '{"schema": 99}'
     assert_same(directory, expected)
 
 

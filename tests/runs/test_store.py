@@ -52,7 +52,9 @@ def test_record_of_other_schema_or_run_is_foreign(run: RunDirectory) -> None:
     with pytest.raises(ForeignRecordError, match=r"has schema 5, .* Use the version that wrote it, or another results"):
         run.read_record()
     run.write_record(a_record())
-    with pytest.raises(ForeignRecordError, match=f"holds the record of run {a_record().run}"):
+    with pytest.raises(
+        ForeignRecordError, match=f"holds what belongs in {a_record().run}/record.json: it was copied or renamed"
+    ):
         run.read_record()
 
 
@@ -160,9 +162,7 @@ def test_damaged_records_are_reported_beside_the_others(tmp_path: Path) -> None:
     write_record(store, records[0], "copied-s0")
     found, (copied, damaged) = store.records()
     assert found == sorted([*records, at_work], key=lambda record: record.run)
-    assert (
-        f"copied-s0 holds the record of run {records[0].run}. Rename the directory to match, or move it away." in copied
-    )
+    assert f"copied-s0/record.json holds what belongs in {records[0].run}/record.json: it was copied" in copied
     assert damaged.startswith(f"{store.directory('damaged-s0').record_file} is not JSON")
 
 

@@ -460,10 +460,19 @@ def test_run_recomputes_units_only_while_memory_is_short(
 def test_groups_side_by_side_need_more_memory(run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_free_memory(monkeypatch, 1)
     log = Log()
-    assert Worker(Store(tmp_path), torch.device("cuda"), Limits(), log).run_all([run]) == [run]
+    assert Worker(Store(tmp_path), torch.device("cuda"), Limits(), log, engine="graph").run_all([run]) == [run]
     needed = memory_needed(run.net, run.recipe, "fp32", run.side, 2)
     assert f"needs about {format_bytes(needed)} for a training step" in log.failure
     assert "choose `--engine eager`, which keeps activations of 8 images, not 16" in log.failure
+
+
+def test_no_other_engine_is_advised_if_not_even_a_net_fits(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "Trainer", lambda *_, **__: torch.empty(2**60, dtype=torch.uint8))
+    _, log = train(run, tmp_path)
+    assert "cpu ran out of memory" in log.failure
+    assert "--engine" not in log.failure
 
 
 def watch_trainers(monkeypatch: pytest.MonkeyPatch) -> list[bool]:

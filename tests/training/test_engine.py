@@ -147,7 +147,7 @@ def test_gpu_uses_graphs_and_whatever_computes_the_same_bits_resumes() -> None:
 
 @pytest.mark.parametrize("earlier", ["compile", "engine of a later version"])
 def test_run_with_other_rounding_is_resumed_only_on_request(earlier: str) -> None:
-    with pytest.raises(RunError, match=rf"started with engine {earlier}, .* name one, such as `--engine eager`"):
+    with pytest.raises(RunError, match=rf"last trained with engine {earlier}, .* name one, such as `--engine eager`"):
         names(CPU, earlier)
     (choice,) = engine_candidates("eager", CPU, earlier)
     assert choice.name == "eager"
@@ -158,7 +158,7 @@ def test_run_with_other_rounding_is_resumed_only_on_request(earlier: str) -> Non
     [
         ("jit", "Known: auto, eager, graph"),
         ("graph", r"Engine graph: CUDA graphs need an NVIDIA GPU. Use `--engine auto`"),
-        ("compile", r"Engine compile was removed: .* Use `--engine graph`"),
+        ("compile", r"Engine compile was removed: .* Use `--engine auto`"),
     ],
 )
 def test_unknown_unavailable_and_removed_engines_are_refused(wanted: str, message: str) -> None:
