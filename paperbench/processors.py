@@ -11,16 +11,12 @@ from pathlib import Path
 _OWN, _TREE = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
-def processors(own: Path = _OWN, tree: Path = _TREE, usable: int | None = None) -> int:
+def processors(own: Path = _OWN, tree: Path = _TREE) -> int:
     """Return the number of those on which this process may run, or its cgroups' quota, if that is less.
 
     If torchrun started several processes on this machine, return this one's part.
-
-    Args:
-        own, tree: See `quota`.
-        usable: On how many it may run, by default as the system says.
     """
-    usable = usable or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(usable, quota(own, tree) or usable) // int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
 
 

@@ -11,7 +11,6 @@ from paperbench.errors import PaperbenchError
 
 if TYPE_CHECKING:
     from paperbench.runs.doctor import Diagnosis
-    from paperbench.specs.table import Table
 
 SUMMARY = "check whether this machine can train, and say what `run` would take"
 DESCRIPTION = (
@@ -20,7 +19,6 @@ DESCRIPTION = (
     "what would fail. It runs a small convolution on each GPU and loads the data sets. Exit status: 1 if anything "
     "would fail, else 0."
 )
-INDENT = 12
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,9 +30,12 @@ def execute(args: argparse.Namespace) -> int:
     try:
         from paperbench.data.sources import data_directory
         from paperbench.runs.doctor import diagnose
+        from paperbench.specs.table import find_spec_root, load_table, table_ids
     except ImportError as error:
         raise PaperbenchError(f"A library does not load: {error}. Install paperbench again.") from error
-    found = diagnose(args.device, data_directory(args.data), args.results, load_tables())
+    root = find_spec_root()
+    tables = [load_table(name, root) for name in table_ids(root)]
+    found = diagnose(args.device, data_directory(args.data), args.results, tables)
     print(page(found))
     return int(bool(found.problems))
 
@@ -43,8 +44,8 @@ def page(found: Diagnosis) -> str:
     """Format what was found."""
     from paperbench.report.grid import Grid, as_text, paragraph
 
-    indent = " " * INDENT
-    blocks = ["\n".join(paragraph(f"{name:<{INDENT}}{fact}", indent) for name, fact in found.facts.items())]
+    indent = " " * 12
+    blocks = ["\n".join(paragraph(f"{name:<12}{fact}", indent) for name, fact in found.facts.items())]
     if found.choices:
         headers, alignment = ("table", "precision", "engine", "memory"), ("left", "left", "left", "right")
         blocks.append(f"`paperbench run` takes, on {found.device}:")
@@ -53,10 +54,3 @@ def page(found: Diagnosis) -> str:
         blocks.append("\n".join(paragraph(note, "  ") for note in notes))
     numbered = [paragraph(f"{number}. {problem}", "   ") for number, problem in enumerate(found.problems, 1)]
     return "\n\n".join([*blocks, "\n".join(["Problems:" if numbered else "No problem found.", *numbered])])
-
-
-def load_tables() -> list[Table]:
-    from paperbench.specs.table import find_spec_root, load_table, table_ids
-
-    root = find_spec_root()
-    return [load_table(name, root) for name in table_ids(root)]
