@@ -307,7 +307,7 @@ def test_plan_is_for_the_gpus_of_the_jobs(
     with_gpus(monkeypatch, GPU(capability=(7, 0)))  # of the login node
     assert main(of_table2(tmp_path, "--precision", "tf32")) == 0
     assert main(of_table2(tmp_path, "--results", "/proc/full")) == 2
-    assert "The remaining runs need about" in capsys.readouterr().err
+    assert capsys.readouterr().err.startswith("paperbench: error: The remaining runs need about")
     assert slurm.times("sbatch") == 1
 
 
