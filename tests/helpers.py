@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -93,33 +92,6 @@ def line_of(path: Path, text: str) -> int:
     lines = [number for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1) if text in line]
     assert len(lines) == 1, f"{text!r} is in lines {lines} of {path}"
     return lines[0]
-
-
-class HalfWritten:
-    """A file stream that calls a function after writing the first half of the data.
-
-    Args:
-        stream: The underlying stream.
-        halfway: Called after the first half; returns whether to write the second half.
-    """
-
-    def __init__(self, stream: Any, halfway: Callable[[], bool]) -> None:
-        self._stream, self._halfway = stream, halfway
-
-    def __enter__(self) -> HalfWritten:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stream.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, data: bytes) -> None:
-        self._stream.write(data[: len(data) // 2])
-        self._stream.flush()
-        if self._halfway():
-            self._stream.write(data[len(data) // 2 :])
 
 
 def random_images(n: int, seed: int = 0, classes: int = 10) -> tuple[np.ndarray, np.ndarray]:

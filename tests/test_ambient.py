@@ -13,8 +13,8 @@ from shutil import copytree
 from typing import Any
 
 import pytest
-import timm
 import torch
+import yaml
 from PIL import ImageFile
 from safetensors.torch import load_file
 
@@ -127,13 +127,14 @@ def test_precisions_are_left_as_they_were(holder: Any, precision: str) -> None:
         assert precisions() == before
 
 
-def test_truncated_images_are_refused_whatever_pillow_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
-    with neutral():
-        assert not ImageFile.LOAD_TRUNCATED_IMAGES
-    assert ImageFile.LOAD_TRUNCATED_IMAGES
+def test_truncated_images_are_refused_whatever_pillow_is_told() -> None:
+    with attribute(ImageFile, "LOAD_TRUNCATED_IMAGES", True):
+        with neutral():
+            assert not ImageFile.LOAD_TRUNCATED_IMAGES
+        assert ImageFile.LOAD_TRUNCATED_IMAGES
 
 
+@pytest.mark.full
 def test_state_that_cannot_be_undone_is_refused() -> None:
     """Threads inherit the setting of the one that starts them, and keep it."""
     program = "import torch, paperbench; torch.set_flush_denormal(True); torch.rand(2**20) + 1; paperbench.run(None)"
@@ -168,17 +169,17 @@ def test_another_interpreter_imports_the_same_files(tmp_path: Path, monkeypatch:
     """Also those of a directory whose name would separate paths, in the working directory."""
     directory = tmp_path / "a:b $'"
     (directory / "more").mkdir(parents=True)
-    (directory / "timm.py").write_text("raise ImportError('of the working directory')")
+    (directory / "yaml.py").write_text("raise ImportError('of the working directory')")
     (directory / "more" / "only_here.py").touch()
     monkeypatch.chdir(directory)
     monkeypatch.syspath_prepend(directory / "more")
     command = (
         [sys.executable, "-m", "json.tool"],
-        [sys.executable, "-c", "import timm, only_here; print(timm.__file__)"],
+        [sys.executable, "-c", "import yaml, only_here; print(yaml.__file__)"],
     )
     variables = {**os.environ, **same_imports()}
     outputs = [subprocess.run(one, env=variables, input="{}", capture_output=True, text=True) for one in command]
-    assert [one.stdout.strip() for one in outputs] == ["{}", timm.__file__]
+    assert [one.stdout.strip() for one in outputs] == ["{}", yaml.__file__]
 
 
 @pytest.mark.full

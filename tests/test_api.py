@@ -3,10 +3,12 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import paperbench
@@ -14,6 +16,7 @@ from paperbench.api import Plan
 from paperbench.data.dataset import ImageDataset
 from paperbench.errors import PaperbenchError
 from paperbench.report.json_format import ComparisonDocument
+from paperbench.runs.limits import Limits, stopping_on_signals
 from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import Store
@@ -21,16 +24,7 @@ from paperbench.specs.table import Table
 from paperbench.typed import from_json
 from tests.cli.test_compare import MATCHING, write
 from tests.compare.judging import records
-from tests.helpers import change_yaml, copy_of_photo_specs, copy_of_tiny_specs, python
-
-
-def test_table_is_compared_without_torch(tmp_path: Path) -> None:
-    program = (
-        "import sys, paperbench; table = paperbench.load_table('table2'); judged = table.compare(sys.argv[1]);"
-        "print(len(judged.cells), len(judged.claims), 'torch' in sys.modules, 'timm' in sys.modules)"
-    )
-    found = python("-c", program, str(tmp_path))
-    assert found.stdout == "10 14 False False\n", found.stderr
+from tests.helpers import change_yaml, copy_of_photo_specs, copy_of_tiny_specs
 
 
 def test_cells_and_claims_are_objects_with_verdicts(tmp_path: Path, table2: Table) -> None:
@@ -105,12 +99,19 @@ def test_table_is_planned_trained_and_judged(plan: Any, tmp_path: Path, capsys: 
     assert "preact/resnet110" in outcome.summary()
     assert outcome.summary().endswith(f"\nRuns that count: 1 per cell (seed 0).\n\n{outcome.advice}")
 
-    second = plan()
+    second = plan(engine="eager")
     ((run, left),) = second.remaining
     assert left == 2
     assert plan(incompatible="restart").bytes_needed > second.bytes_needed, "what is kept aside makes no room"
     assert " at 4 " in str(second)
-    outcome = paperbench.run(second, Observer())
+    engines: list[tuple[str, str]] = []
+
+    class Noting(Observer):
+        def started(self, run: PlannedRun, iteration: int, last_iteration: int, engine: str, reason: str) -> None:
+            engines.append((engine, reason))
+
+    outcome = paperbench.run(second, Noting())
+    assert engines == [("eager", "as requested")]
     assert capsys.readouterr() == ("", "")
     record = Store(tmp_path / "results").readable_record(run.id)
     assert record
@@ -139,32 +140,25 @@ def test_outcome_has_failed_and_remaining_runs(plan: Any, tmp_path: Path) -> Non
     outcome = paperbench.run(plan(cells="*/resnet110", max_seconds=1e-9), Observer())
     assert (len(outcome.remaining), outcome.failed, outcome.is_cut_short, outcome.signal) == (5, [], True, None)
     assert outcome.advice == "Next: give the same command again (5 runs to do)."
-    assert paperbench.run(plan(seeds=2, incompatible="restart"), Observer()).failed == []
-
-
-def test_command_without_time_for_a_run_is_no_error(plan: Any) -> None:
-    outcome = paperbench.run(plan(max_seconds=1e-9), Observer())
-    assert (len(outcome.remaining), outcome.is_cut_short) == (1, True)
-
-
-def test_runs_that_were_asked_for_count(plan: Any) -> None:
-    both = plan(seeds=2)
-    outcome = paperbench.run(both, Observer())
+    again = plan(seeds=2, incompatible="restart")
+    outcome = paperbench.run(again, Observer())
+    assert outcome.failed == []
     (net,) = outcome.judged.cells[0].nets
     assert net.shown
     assert [run.counted for run in net.shown.runs] == [True, True]
     assert outcome.judged.comparison.planned == 2
     assert "Runs that count: 2 per cell (seeds 0-1)." in outcome.summary()
-    assert "--seeds 2" in both.compare_command, "it prints the same table"
+    assert "--seeds 2" in again.compare_command, "it prints the same table"
 
 
 def test_twice_the_runs_of_the_paper_profile_are_its_extension(
-    plan: Any, monkeypatch: pytest.MonkeyPatch, small_dataset: ImageDataset
+    plan: Any, small_dataset: ImageDataset, tmp_path: Path
 ) -> None:
     """Any other number is taken as fixed beforehand."""
     assert [plan(seeds=seeds).seeds for seeds in (None, 1, 2, 3)] == [1, 1, 2, 3]
-    monkeypatch.setattr("paperbench.data.sources.load_dataset", lambda key, directory: small_dataset)
-    plans = {seeds: plan(profile="paper", seeds=seeds) for seeds in (None, 10, 7)}
+    parts = ("x_train", "y_train", "x_test", "y_test")
+    np.savez(tmp_path / "cifar10.npz", **{part: getattr(small_dataset, part) for part in parts})
+    plans = {seeds: plan(profile="paper", seeds=seeds, data=tmp_path) for seeds in (None, 10, 7)}
     assert [(len(one.runs), one.seeds) for one in plans.values()] == [(5, 5), (10, 5), (7, 7)]
     assert plans[10].counted == (
         "Runs that count: 5 per cell (seeds 0-4); seeds 5-9: the extension, for cells that these leave undecided."
@@ -179,17 +173,6 @@ def test_precision_is_the_users_or_tables_or_devices(plan: Any, tmp_path: Path) 
     change_yaml(tmp_path / "experiments/table2.yaml", (("precision",), "bf16"))
     assert chosen() == {"bf16"}
     assert chosen(precision="fp32") == {"fp32"}
-
-
-def test_requested_engine_trains(plan: Any) -> None:
-    engines: list[tuple[str, str]] = []
-
-    class Noting(Observer):
-        def started(self, run: PlannedRun, iteration: int, last_iteration: int, engine: str, reason: str) -> None:
-            engines.append((engine, reason))
-
-    paperbench.run(plan(engine="eager"), Noting())
-    assert engines == [("eager", "as requested")]
 
 
 def test_signal_stops_a_run_and_handlers_are_restored(plan: Any) -> None:
@@ -211,15 +194,16 @@ def test_signal_stops_a_run_and_handlers_are_restored(plan: Any) -> None:
     assert (outcome.is_cut_short, outcome.signal, len(outcome.remaining)) == (True, signal.SIGINT, 1)
 
 
+@pytest.mark.full
 def test_slurm_may_repeat_its_signal(plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It sends SIGTERM when it preempts a job, and again at the end of the grace time, long before SIGKILL."""
     monkeypatch.setenv("PAPERBENCH_SAVED", str(tmp_path / "saved"))
-    monkeypatch.setattr("paperbench.runs.limits.REPEAT_SECONDS", 0.0)
 
     class Sending(Observer):
         def stepped(self, iteration: int) -> None:
             for _ in range(2):
                 os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(1.1)
 
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
@@ -228,20 +212,6 @@ def test_slurm_may_repeat_its_signal(plan: Any, tmp_path: Path, monkeypatch: pyt
         signal.signal(signal.SIGTERM, before)
     assert outcome.signal == signal.SIGTERM
     assert (tmp_path / "saved").exists()
-
-
-def test_ignored_signal_stays_ignored(plan: Any) -> None:
-    class Sending(Observer):
-        def stepped(self, iteration: int) -> None:
-            os.kill(os.getpid(), signal.SIGHUP)
-
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        outcome = paperbench.run(plan(), Sending())
-        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGHUP, before)
-    assert (outcome.is_cut_short, outcome.signal, outcome.remaining) == (False, None, [])
 
 
 class Listening(Observer):
@@ -262,8 +232,7 @@ class Listening(Observer):
 
 @pytest.mark.full
 def test_long_passes_say_how_far_they_are_and_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paperbench.streams.SECONDS_TO_FIRST", 0.0)
-    monkeypatch.setattr("paperbench.streams.MOST_SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr("paperbench.streams.Count.is_due", lambda _: True)
     root = copy_of_photo_specs(tmp_path / "specs", crop=18)
 
     def trained(stop_at: str = "never") -> tuple[paperbench.api.Outcome, list[str]]:
@@ -287,8 +256,19 @@ def test_long_passes_say_how_far_they_are_and_can_be_stopped(tmp_path: Path, mon
 def test_run_in_another_thread_installs_no_handlers(plan: Any) -> None:
     """Python allows none there; a notebook may run in such a thread."""
     with ThreadPoolExecutor() as pool:
-        outcome = pool.submit(lambda: paperbench.run(plan(), Observer())).result()
-    assert (outcome.is_cut_short, outcome.signal, outcome.remaining) == (False, None, [])
+        outcome = pool.submit(lambda: paperbench.run(plan(max_seconds=1e-9), Observer())).result()
+    assert (outcome.is_cut_short, outcome.signal, len(outcome.remaining)) == (True, None, 1)
+
+
+def test_ignored_signal_stays_ignored() -> None:
+    before, limits = signal.signal(signal.SIGHUP, signal.SIG_IGN), Limits()
+    try:
+        with stopping_on_signals(limits):
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert limits.signal is None
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,16 @@
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from paperbench import files
 from paperbench.errors import PaperbenchError
-from paperbench.files import UNGUARDED, Writer, read_at_most, write_named
-from tests.helpers import HalfWritten
+from paperbench.files import UNGUARDED, Writer, read_at_most, report_write_errors, write_named
+from tests.limits import limit_file_size
 
 
 def test_new_file_and_its_directory_are_created(tmp_path: Path) -> None:
@@ -18,40 +19,53 @@ def test_new_file_and_its_directory_are_created(tmp_path: Path) -> None:
     assert (file.name, file.read_bytes()) == ("a", b"new")
 
 
-@pytest.mark.parametrize(
-    ("error", "raised", "message"),
-    [
-        (RuntimeError("in the middle"), RuntimeError, "in the middle"),
-        (KeyboardInterrupt("Ctrl-C"), KeyboardInterrupt, "Ctrl-C"),
-        (
-            OSError(28, os.strerror(28)),
-            PaperbenchError,
-            r"a cannot be written: No space left on device\. Free some space or choose another directory",
-        ),
-        (None, PaperbenchError, r"a cannot be written: the file does not read back as written\. Choose another"),
-    ],
-    ids=["error", "interrupt", "full disk", "silent loss"],
-)
-def test_failed_write_keeps_the_old_file(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    error: BaseException | None,
-    raised: type[BaseException],
-    message: str,
-) -> None:
-    """Half of the data reaches the disk; then an error occurs, or the other half is silently lost."""
-
-    def fail() -> bool:
-        if error:
-            raise error
-        return False
+@pytest.mark.parametrize("error", [RuntimeError("in the middle"), KeyboardInterrupt("Ctrl-C")])
+def test_write_that_is_cut_short_keeps_the_old_file(tmp_path: Path, error: BaseException) -> None:
+    def parts() -> Iterator[bytes]:
+        yield b"something"
+        raise error
 
     (tmp_path / "a").write_bytes(b"old")
-    monkeypatch.setattr(files, "open", lambda *of, **names: HalfWritten(open(*of, **names), fail), raising=False)  # noqa: SIM115
-    with pytest.raises(raised, match=message):
+    with pytest.raises(type(error), match=str(error)):
+        UNGUARDED.write(tmp_path / "a", parts())
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"old"}
+
+
+def test_write_that_does_not_fit_keeps_the_old_file(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    with limit_file_size(5), pytest.raises(PaperbenchError, match=r"a cannot be written: File too large\. Raise the"):
         UNGUARDED.write(tmp_path / "a", b"something new")
-    assert (tmp_path / "a").read_bytes() == b"old"
-    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"old"}
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.ENOSPC, "No space left on device. Free some space or choose another directory (`--results DIR`), and"),
+        (errno.EDQUOT, "Disk quota exceeded. Free some space or choose another directory (`--results DIR`), and run"),
+        (errno.EMFILE, "Too many open files. Raise the limit (see `ulimit -a`), and run the same command again."),
+        (errno.EACCES, "Permission denied. Choose another directory (`--results DIR`), and run the same command again"),
+    ],
+)
+def test_error_of_a_write_says_what_to_do(number: int, advice: str) -> None:
+    expected = pytest.raises(PaperbenchError, match=re.escape(f"a cannot be written: {advice}"))
+    with expected, report_write_errors(Path("a")):
+        raise OSError(number, os.strerror(number))
+
+
+def test_loss_of_what_was_written_is_noticed_before_the_old_file_goes(tmp_path: Path) -> None:
+    """The second part finds the file with the first part, and cuts it short as a failing disk would."""
+
+    def parts() -> Iterator[bytes]:
+        yield b"x" * 100_000  # more than a buffer
+        (temporary,) = tmp_path.glob("*.tmp")
+        os.truncate(temporary, 50_000)
+        yield b"new"
+
+    (tmp_path / "a").write_bytes(b"old")
+    with pytest.raises(PaperbenchError, match=r"a cannot be written: the file does not read back as written\."):
+        UNGUARDED.write(tmp_path / "a", parts())
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"old"}
 
 
 def test_old_file_stays_until_new_one_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,15 +34,23 @@ def test_quota_is_the_smallest_on_the_way_up_rounded_up(
     assert quota(tmp_path / "nowhere", tmp_path) is None
 
 
-@pytest.mark.parametrize(
-    ("affinity", "limit", "shared", "expected"),
-    [(8, "3", "1", 3), (2, "3", "1", 2), (8, "max", "", 8), (8, "3", "2", 1)],
-)
-def test_processors_are_those_of_affinity_and_quota(
-    affinity: int, limit: str, shared: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(affinity))
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", shared)
+def test_processors_are_those_of_affinity_and_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usable = os.sched_getaffinity(0)
+    number = len(usable)
     write(tmp_path / "own", b"0::/")
-    write(tmp_path / "cpu.max", f"{limit} 1".encode())
-    assert processors(tmp_path / "own", tmp_path) == expected
+    for limit, shared, expected in (
+        ("max", "", number),
+        (number + 1, "1", number),
+        (max(1, number - 1), "1", max(1, number - 1)),
+        ("max", str(number), 1),
+        ("max", str(number + 1), 1),
+    ):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", shared)
+        write(tmp_path / "cpu.max", f"{limit} 1".encode())
+        assert processors(tmp_path / "own", tmp_path) == expected, (limit, shared)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE")
+    try:
+        os.sched_setaffinity(0, {min(usable)})
+        assert processors(tmp_path / "own", tmp_path) == 1
+    finally:
+        os.sched_setaffinity(0, usable)

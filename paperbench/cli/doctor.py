@@ -10,7 +10,7 @@ from paperbench.cli.arguments import add_shared
 from paperbench.errors import PaperbenchError
 
 if TYPE_CHECKING:
-    from paperbench.specs.table import Table
+    from paperbench.runs.doctor import Diagnosis
 
 SUMMARY = "check whether this machine can train, and say what `run` would take"
 DESCRIPTION = (
@@ -19,7 +19,6 @@ DESCRIPTION = (
     "what would fail. It runs a small convolution on each GPU and loads the data sets. Exit status: 1 if anything "
     "would fail, else 0."
 )
-INDENT = 12
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,31 +27,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     print("paperbench: examining this machine; this takes some seconds.", file=sys.stderr, flush=True)
-    from paperbench.report.grid import Grid, as_text, paragraph
-
     try:
         from paperbench.data.sources import data_directory
         from paperbench.runs.doctor import diagnose
+        from paperbench.specs.table import find_spec_root, load_table, table_ids
     except ImportError as error:
         raise PaperbenchError(f"A library does not load: {error}. Install paperbench again.") from error
-    found = diagnose(args.device, data_directory(args.data), args.results, load_tables())
-    print(
-        "\n".join(paragraph(f"{name:<{INDENT}}{fact}", " " * INDENT) for name, fact in found.facts.items()), end="\n\n"
-    )
-    if found.choices:
-        headers, alignment = ("table", "precision", "engine", "memory"), ("left", "left", "left", "right")
-        print(f"`paperbench run` takes, on {found.device}:\n")
-        print(as_text(Grid(headers, tuple(found.choices), alignment)), end="\n\n")
-        notes = ["memory: for a step of the largest net", *found.reasons]
-        print("\n".join(paragraph(note, "  ") for note in notes), end="\n\n")
-    print("Problems:" if found.problems else "No problem found.")
-    for number, problem in enumerate(found.problems, 1):
-        print(paragraph(f"{number}. {problem}", "   "))
+    root = find_spec_root()
+    tables = [load_table(name, root) for name in table_ids(root)]
+    found = diagnose(args.device, data_directory(args.data), args.results, tables)
+    print(page(found))
     return int(bool(found.problems))
 
 
-def load_tables() -> list[Table]:
-    from paperbench.specs.table import find_spec_root, load_table, table_ids
+def page(found: Diagnosis) -> str:
+    """Format what was found."""
+    from paperbench.report.grid import Grid, as_text, paragraph
 
-    root = find_spec_root()
-    return [load_table(name, root) for name in table_ids(root)]
+    indent = " " * 12
+    blocks = ["\n".join(paragraph(f"{name:<12}{fact}", indent) for name, fact in found.facts.items())]
+    if found.choices:
+        headers, alignment = ("table", "precision", "engine", "memory"), ("left", "left", "left", "right")
+        blocks.append(f"`paperbench run` takes, on {found.device}:")
+        blocks.append(as_text(Grid(headers, tuple(found.choices), alignment)))
+        notes = ["memory: for a step of the largest net", *found.reasons]
+        blocks.append("\n".join(paragraph(note, "  ") for note in notes))
+    numbered = [paragraph(f"{number}. {problem}", "   ") for number, problem in enumerate(found.problems, 1)]
+    return "\n\n".join([*blocks, "\n".join(["Problems:" if numbered else "No problem found.", *numbered])])

@@ -72,14 +72,18 @@ def execute(args: argparse.Namespace) -> int:
         raise PaperbenchError("Give --crop and --scale together.")
     if args.record is None and (args.seed is not None or args.source or args.setting):
         raise PaperbenchError("--seed, --source and --setting need --record TABLE CELL.")
-    args.table, args.cell = args.record or (None, None)
     from paperbench.runs.evaluate import prepare
     from paperbench.specs.recipe import Evaluation
     from paperbench.typed import from_json, to_json
 
     crop = from_json(Evaluation, to_json({"crop": args.crop, "scale": args.scale})) if args.crop else None
     options = {name: vars(args)[name] for name in OPTIONS}
-    candidate = prepare(args.net, crop=crop, warn=lambda text: print(text, file=sys.stderr), **options)
+    return print_test(args, prepare(args.net, crop=crop, warn=lambda text: print(text, file=sys.stderr), **options))
+
+
+def print_test(args: argparse.Namespace, candidate: Candidate) -> int:
+    """Test a net and print the result; with --record, keep it as that of a cell."""
+    args.table, args.cell = args.record or (None, None)
     if args.record:
         _external(args, candidate, None)  # what is wrong with it need not wait for the test
     _print("net", candidate.name)

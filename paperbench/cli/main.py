@@ -6,7 +6,8 @@ import argparse
 import re
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from shutil import get_terminal_size
 from types import ModuleType
 from typing import Any, NoReturn
@@ -131,19 +132,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         that the user can fix; 128 + N after signal N.
     """
     with standard_streams():
-        return _main(arguments)
+        return exit_status(partial(_execute, arguments))
 
 
-def _main(arguments: Sequence[str] | None) -> int:
+def _execute(arguments: Sequence[str] | None) -> int:
+    prepare_for_torch()
+    parser = build_parser()
+    args = parser.parse_args(arguments)
+    if args.command is None:
+        parser.print_help()
+        return 2
+    return int(args.execute(args))
+
+
+def exit_status(execute: Callable[[], int]) -> int:
+    """Execute a command; print errors that the user can fix in place of a traceback, and return the exit status."""
     try:
-        prepare_for_torch()
         try:
-            parser = build_parser()
-            args = parser.parse_args(arguments)
-            if args.command is None:
-                parser.print_help()
-                return 2
-            return int(args.execute(args))
+            return execute()
         finally:
             sys.stdout.flush()
     except PaperbenchError as error:

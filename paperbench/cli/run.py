@@ -193,7 +193,7 @@ def _divide(args: argparse.Namespace) -> int:
     has_crashed = any(status not in local.USUAL for status in statuses)
     if not is_cut_short and (has_crashed or (any(statuses) and not new)):  # nothing says what has failed
         outcome = replace(outcome, failed=outcome.remaining)
-    return _conclude(outcome, say)
+    return conclude(outcome, say)
 
 
 def _failures(plan: Plan) -> dict[str, int]:
@@ -215,7 +215,7 @@ def _train(args: argparse.Namespace, processes: Processes | None = None) -> int:
     plan = plan_of(args)
     _check_time(plan, args, processes.count if processes else 1)
     progress = Progress(plan.remaining, len(plan.runs), sys.stderr)
-    return _conclude(api.run(plan, progress, processes), progress.say)
+    return conclude(api.run(plan, progress, processes), progress.say)
 
 
 def _train_together(args: argparse.Namespace, launch: Launch) -> int:
@@ -241,7 +241,7 @@ def _train_together(args: argparse.Namespace, launch: Launch) -> int:
     return status
 
 
-def _conclude(outcome: Outcome, say: Callable[[str], None]) -> int:
+def conclude(outcome: Outcome, say: Callable[[str], None]) -> int:
     """Print what is left to do, and the table; return the exit status."""
     left, failed = len(outcome.remaining), len(outcome.failed)
     for complaint in outcome.judged.left_out:

@@ -17,11 +17,10 @@ from paperbench.errors import PaperbenchError, count
 from paperbench.executors import Workers
 from paperbench.launch import TIME_WAS_UP
 from paperbench.runs.limits import Limits, stopping_on_signals
+from paperbench.streams import Clock
 
 RESTARTS = 3
 """How often a worker that crashes is restarted."""
-SECONDS_TO_END = 150.0
-"""How long the processes of a worker may take to end after the first: they notice its death within 60 seconds."""
 _POLL_SECONDS = 0.1
 USUAL = (0, 2, TIME_WAS_UP)
 """Exit statuses after which a worker is not restarted."""
@@ -72,15 +71,18 @@ class Worker:
         for process in self._processes:
             process.send_signal(number)
 
-    def wait(self) -> int:
+    def wait(self, seconds_to_end: float = 150.0) -> int:
         """Wait for all processes; kill those that do not end soon after the first.
+
+        Args:
+            seconds_to_end: How long they may take: they notice its death within 60 seconds.
 
         Returns:
             The exit status: an unusual one if there is one, else that of process 0; -N if signal N killed it.
         """
         while all(process.poll() is None for process in self._processes):
             time.sleep(_POLL_SECONDS)
-        end = time.monotonic() + SECONDS_TO_END
+        end = time.monotonic() + seconds_to_end
         for process in self._processes:
             try:
                 process.wait(max(0.0, end - time.monotonic()))
@@ -128,13 +130,18 @@ def environments(workers: Workers, gpus: Sequence[str], processors: int) -> list
 
 
 def run(
-    workers: Workers, variables: Sequence[Mapping[str, str]], limits: Limits, say: Callable[[str], None]
+    workers: Workers,
+    variables: Sequence[Mapping[str, str]],
+    limits: Limits,
+    say: Callable[[str], None],
+    clock: Clock = time.monotonic,
 ) -> list[int]:
     """Start the workers, pass signals on to them, and restart those that crash; return the last exit status of each.
 
     Args:
         variables: For the environment of each worker; see `environments`.
         limits: Gets the first signal.
+        clock: Tells signals from repeated ones.
     """
     lock, printing = RLock(), Lock()
     running: dict[int, Worker] = {}
@@ -169,7 +176,7 @@ def run(
             say_for(f"paperbench: warning: the worker {how_it_ended(status)}. {then}.")
         return status
 
-    with stopping_on_signals(limits, forward=forward), ThreadPoolExecutor(workers.count) as pool:
+    with stopping_on_signals(limits, forward=forward, clock=clock), ThreadPoolExecutor(workers.count) as pool:
         ended = [pool.submit(keep_running, number) for number in range(1, workers.count + 1)]
         while wait(ended, timeout=1).not_done:
             pass  # a signal that another thread received is handled here, once this thread wakes up

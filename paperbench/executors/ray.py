@@ -32,7 +32,7 @@ def run(workers: Workers, limits: Limits, say: Callable[[str], None]) -> list[in
         raise PaperbenchError("--executor ray needs Ray: `pip install 'paperbench-resnets[ray]'`.") from error
     ray.init(ignore_reinit_error=True)  # the cluster of $RAY_ADDRESS or of this machine, else one on this machine
     resources = {"num_gpus": workers.gpus_per_run, "num_cpus": 1, "max_retries": RESTARTS, "retry_exceptions": True}
-    task = ray.remote(_work).options(name="paperbench", **resources)
+    task = ray.remote(work).options(name="paperbench", **resources)
     statuses: list[int] = []
     with stopping_on_signals(limits, is_launched=True):
         end = time.time() + limits.seconds_left
@@ -54,7 +54,7 @@ def run(workers: Workers, limits: Limits, say: Callable[[str], None]) -> list[in
     return statuses
 
 
-def _work(workers: Workers, number: int, end: float) -> int:
+def work(workers: Workers, number: int, end: float) -> int:
     """Run a worker inside a task, until a time at which Ray may have restarted it, or may not yet have had room for it.
 
     Raises:

@@ -24,6 +24,7 @@ from paperbench.processors import quota
 from paperbench.runs.disk_space import format_bytes, free_bytes
 from paperbench.runs.environment import code_facts, cudnn_version, environment_facts
 from paperbench.runs.planning import needed_datasets
+from paperbench.runs.record import Environment
 from paperbench.specs.table import Table
 from paperbench.training.device import CUDA_ERRORS, choose_device, gpu_problem
 from paperbench.training.engine import engine_candidates, groups_at_once
@@ -31,7 +32,6 @@ from paperbench.training.memory import memory_free, memory_needed
 from paperbench.training.precision import choose_precision
 
 CPU = torch.device("cpu")
-COMMAND_TIMEOUT = 20  # seconds
 
 
 @dataclass
@@ -64,7 +64,7 @@ def diagnose(wanted: str, data: Path, results: Path, tables: Sequence[Table]) ->
     found = Diagnosis()
     if platform.system() == "Windows":
         found.problems.append("Windows does not rename open files, so no run can be saved. Use WSL 2.")
-    driver = _output_of("nvidia-smi", "--query-gpu=driver_version,name", "--format=csv,noheader")
+    driver = output_of("nvidia-smi", "--query-gpu=driver_version,name", "--format=csv,noheader")
     gpus = _gpus(is_listed=driver[:1].isdigit())
     try:
         found.device = choose_device(wanted, lambda _: None)
@@ -116,24 +116,27 @@ def _describe_gpu(device: torch.device, problem: str | None) -> str:
 
 
 def _machine(results: Path) -> dict[str, str]:
-    environment, sizes, disk = environment_facts(CPU), [memory_free(CPU)], "unknown"
+    sizes, disk = [memory_free(CPU)], "unknown"
     with suppress(AttributeError, ValueError, OSError):  # not on Windows
         sizes.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     with suppress(OSError):
         disk = f"{format_bytes(free_bytes(results))} free for results"
-    memory, allowed = " of ".join(format_bytes(size) for size in sizes if size), quota() or environment.threads
-    hint = f" (a cgroup allows {allowed}: set OMP_NUM_THREADS={allowed})" * (allowed < environment.threads)
-    return {
-        "cpu": f"{environment.device}, {environment.threads} threads{hint}, {memory} free",
-        "disk": disk,
-    }
+    memory = " of ".join(format_bytes(size) for size in sizes if size)
+    return {"cpu": f"{describe_cpu(environment_facts(CPU), quota())}, {memory} free", "disk": disk}
 
 
-def _output_of(*command: str) -> str:
-    """Return the first line that a command prints, even if it fails; "" if it does not exist."""
+def describe_cpu(environment: Environment, allowed: int | None) -> str:
+    """Describe a CPU; `allowed` is a quota, if there is one, which torch's threads may exceed."""
+    has_more = allowed is not None and allowed < environment.threads
+    hint = f" (a cgroup allows {allowed}: set OMP_NUM_THREADS={allowed})" * has_more
+    return f"{environment.device}, {environment.threads} threads{hint}"
+
+
+def output_of(*command: str, seconds: float = 20.0) -> str:
+    """Return the first line that a command prints within some seconds, even if it fails; "" if it does not exist."""
     try:
         done = subprocess.run(  # noqa: S603
-            command, capture_output=True, encoding="utf-8", errors="replace", timeout=COMMAND_TIMEOUT, check=False
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=seconds, check=False
         )
     except subprocess.TimeoutExpired:
         return f"{command[0]} does not answer"
@@ -153,8 +156,9 @@ def _examine_dataset(key: str, directory: Path, users: Sequence[str], found: Dia
     except PaperbenchError as error:
         reason = str(error).replace(f"{directory}/", "").replace(str(directory), "[path]").split(". ")[0]
         found.facts[title] = "missing" if "not found" in reason else "cannot be used"
+        need = "needs" if len(users) == 1 else "need"
         found.problems.append(
-            f"{reason}; {listing(users)} need it. `paperbench data download {key}` gets the original files into "
+            f"{reason}; {listing(users)} {need} it. `paperbench data download {key}` gets the original files into "
             "./data, or where `--data DIR` says."
         )
     else:

@@ -231,37 +231,6 @@ def test_case_counts_once_if_cells_share_it(tables: dict[str, Table], tmp_path: 
     assert [case.seed for case in of_table(tables["table3"], cells, "smoke", 2, tmp_path)] == [0, 1]
 
 
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"what": "original_resnet20", "run": "x"}, "Name one net, table, run or weights file, not a name, run"),
-    ({}, "holds no analyses"),
-    ({"run": "x", "seeds": 2}, "A run takes no --seeds"),
-    ({"run": "x", "dataset": "digits"}, "A run takes no --dataset"),
-    ({"weights": "x", "profile": "smoke"}, "A file of weights takes no --profile"),
-    ({"what": "original_resnet20", "trained": True, "cells": ["a"]}, "A net takes no --trained, --cells"),
-    ({"what": "table2", "settings": {"depth": 8}}, "A table takes no --set"),
-    ({"what": "table2", "dataset": "digits"}, "A table takes no --dataset"),
-    ({"what": "table2", "trained": True, "seeds": 2}, "--trained takes no --seeds"),
-    ({"what": "table2", "trained": True, "profile": "smoke"}, "has no runs of these nets on these data"),
-    ({"what": "table22"}, "There is no 'table22' to analyze. Did you mean"),
-    ({"run": "x"}, "has no run x, and x is not a run directory."),
-    ({"weights": "x"}, "x cannot be read"),
-    ({"what": "original_resnet20.cifar100", "data": "nowhere"}, "CIFAR-100 not found in the directory nowhere"),
-    ({"what": "original_resnet20.cifar"}, "original_resnet20 has no tag 'cifar'. Did you mean 'cifar10'?"),
-    ({"what": "original_resnet20", "dataset": "photos"}, "for images of 32 x 32 pixels"),
-    ({"what": "preact_resnet18", "dataset": "digits"}, "for images of 224 x 224 pixels"),
-    ({"what": "original_resnet20", "dataset": "digits", "images": 129}, "has only 128 images; lower --images"),
-    ({"what": "original_resnet20", "dataset": "digits", "images": 361, "batch_norm": "averages"}, "only 360 images"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "message"), REFUSED, ids=[message for _, message in REFUSED])
-def test_refuses(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(PaperbenchError) as error:
-        api.analyze(**arguments, results=tmp_path, device="cpu")
-    assert message in str(error.value)
-    assert not [*tmp_path.iterdir()]
-
-
 def damage(file: Path) -> None:
     data = bytearray(file.read_bytes())
     data[-1] ^= 1

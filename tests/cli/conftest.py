@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from paperbench.api import plan
 from paperbench.cli.main import main
-from tests.helpers import change_yaml, copy_of_specs
+from tests.helpers import change_yaml, copy_of_specs, copy_of_tiny_specs
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -54,6 +56,27 @@ def quick_specs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def taking(tmp_path_factory: pytest.TempPathFactory) -> Callable[[float], Path]:
+    """Returns tables whose runs, in profile smoke, take about so many days on this CPU."""
+    monitoring = {"log_every": 10**6, "test_every": 10**6, "checkpoint_every": 10**6}
+
+    @cache
+    def made(days: float, iterations: int = 1_000_000) -> Path:
+        drops = {"at": [iterations // 2]}
+        settings = {"iterations": iterations, "drops": drops, "monitoring": monitoring}
+        return copy_of_tiny_specs(tmp_path_factory.mktemp("slow"), **settings)
+
+    @cache
+    def iterations_a_day() -> float:
+        where = {"root": made(0), "results": tmp_path_factory.mktemp("none")}
+        cost = plan("table2", cells="preact/resnet110", profile="smoke", device="cpu", **where).cost()
+        assert cost
+        return 1_000_000 * 86_400 / cost.total
+
+    return lambda days: made(days, int(days * iterations_a_day()))
+
+
+@pytest.fixture(scope="session")
 def trained_once(quick_specs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A results directory with one finished run."""
     results = tmp_path_factory.mktemp("trained") / "results"
@@ -65,6 +88,17 @@ def trained_once(quick_specs: Path, tmp_path_factory: pytest.TempPathFactory) ->
 def trained(trained_once: Path, tmp_path: Path) -> Path:
     """A copy of the results directory with one finished run."""
     return shutil.copytree(trained_once, tmp_path / "trained")
+
+
+@pytest.fixture
+def no_pickles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets no pickle be read: it could run code."""
+
+    def poisoned(*_: object, **__: object) -> None:
+        raise AssertionError("a pickle was read")
+
+    for place in ("pickle.load", "pickle.loads", "pickle.Unpickler", "torch.load"):
+        monkeypatch.setattr(place, poisoned)
 
 
 @pytest.fixture

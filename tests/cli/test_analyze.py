@@ -16,7 +16,6 @@ import pytest
 from paperbench.analysis.record import Analysis, read_analyses
 from paperbench.cli.main import main
 from tests.cli.conftest import Run
-from tests.helpers import python
 
 FULL = pytest.mark.full
 NET = (
@@ -88,24 +87,6 @@ def test_the_second_net_is_subtracted(run: Run, results: Path) -> None:
     assert len(read_analyses(results)[0]) == 2
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--out", "units.xls"), "Unknown format 'xls' of units.xls."),
-        (("--out", "units.csv", "--format", "json"), "contradict each other"),
-        (("--out", "missing/units.csv"), "missing is not a directory. Make it"),
-        (("--minus", "original_resnet20"), "Add `--measure channels --format svg`."),
-    ],
-)
-def test_wrong_options_are_refused_before_anything_is_measured(
-    run: Run, options: tuple[str, ...], message: str
-) -> None:
-    code, out, err = run("analyze", "preact_resnet20", *options)
-    assert (code, out) == (2, "")
-    assert message in " ".join(err.split())
-    assert not Path("results").exists()
-
-
 def test_pictures_without_matplotlib_say_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "paperbench.report.analysis_figures", raising=False)
     monkeypatch.delitem(sys.modules, "paperbench.report.figures", raising=False)
@@ -123,33 +104,8 @@ def test_nothing_but_its_own_lines_is_printed_on_stderr(tmp_path: Path) -> None:
     assert ended.stderr == "[1/1] preact_resnet20(depth=8), seed 0, iteration 0\n"
 
 
-def test_without_a_name_all_kept_analyses_are_shown_without_torch(once: Path) -> None:
-    program = (
-        "import sys; from paperbench.cli.main import main\n"
-        "main(['analyze', '--results', sys.argv[1], '--format', 'csv']); print('torch' in sys.modules)"
-    )
-    found = python("-c", program, str(once))
-    *rows, has_torch = found.stdout.splitlines()
-    assert len(list(csv.DictReader(rows))) == 3, found.stderr
-    assert has_torch == "False"
-
-
 def test_unreadable_analyses_are_named_on_stderr(run: Run, results: Path) -> None:
     (results / "analysis" / "damaged.json").write_text("{")
-    code, out, err = run("analyze", "--format", "json")
-    assert (code, len(json.loads(out))) == (0, 1)
+    code, out, err = run("analyze", "--format", "csv")
+    assert (code, len(list(csv.DictReader(io.StringIO(out))))) == (0, 3)
     assert err.startswith("paperbench: left out: results/analysis/damaged.json is not JSON")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ((), "results holds no analyses. Name a net, table, run or weights file"),
-        (("--trained", "--cells", "a", "--init", "orthogonal"), "can have cells, initialisation, trained."),
-        (("--measure", "channels", "--minus", "preact_resnet20", "--format", "png"), "--minus needs a net"),
-    ],
-)
-def test_without_a_name_nothing_is_chosen(run: Run, options: tuple[str, ...], message: str) -> None:
-    code, out, err = run("analyze", *options)
-    assert (code, out) == (2, "")
-    assert message in " ".join(err.split())

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import io
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterable
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -62,27 +58,26 @@ def test_exit_status_depends_on_differences_and_requirement(
     assert run(*command, "--require", "reproduced")[0] == strict_code
 
 
-def test_every_format_has_the_verdict(run: Run, tmp_path: Path, table2: Table) -> None:
+@pytest.mark.parametrize(
+    ("form", "start", "verdict"),
+    [
+        ("table", "Table 2 of arXiv:1603.05027", "6.38 (+0.01)  reproduced"),
+        ("markdown", "## Table 2", "| reproduced |"),
+        ("json", "{\n", '"verdict": "reproduced"'),
+        ("csv", "table,profile,", ",reproduced,"),
+        ("junit", "<?xml", 'skipped="0"'),
+        ("latex", "% Needs", "6.38"),
+    ],
+)
+def test_every_format_has_the_verdict(
+    run: Run, tmp_path: Path, table2: Table, form: str, start: str, verdict: str
+) -> None:
     write(tmp_path, records(table2, "preact/resnet110", MATCHING))
-
-    def output(form: str) -> str:
-        code, out, err = run("compare", "table2", "--results", tmp_path, *ALONE, "--format", form)
-        assert (code, err) == (0, "")
-        assert out.endswith("\n")
-        assert not out.endswith("\n\n")
-        return out
-
-    assert "6.38 (+0.01)  reproduced" in output("table")
-    assert "| reproduced |" in output("markdown")
-    (cell,) = json.loads(output("json"))["cells"]
-    assert (cell["id"], cell["verdict"]) == ("preact/resnet110", "reproduced")
-    lines = list(csv.DictReader(io.StringIO(output("csv"))))
-    assert [(line["verdict"], float(line["error"])) for line in lines] == [("reproduced", error) for error in MATCHING]
-    cases = ElementTree.fromstring(output("junit")).findall(".//testcase")
-    assert [(case.get("name"), case.find("failure"), case.find("skipped")) for case in cases] == [
-        ("preact/resnet110", None, None)
-    ]
-    assert r"\toprule" in output("latex")
+    code, out, err = run("compare", "table2", "--results", tmp_path, *ALONE, "--format", form)
+    assert (code, err) == (0, "")
+    assert out.startswith(start)
+    assert verdict in out
+    assert out.rstrip("\n") == out[:-1]
 
 
 def test_requirement_applies_to_junit(run: Run, tmp_path: Path) -> None:
@@ -180,14 +175,7 @@ def test_changed_recipe_is_named_despite_a_broken_table(run: Run, tmp_path: Path
     assert "recipe.momentum was 0.9 and is 0.8" in complaint(run, tmp_path, "--tables", specs)
 
 
-def test_characters_unknown_to_the_terminal_are_escaped(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "paperbench", "compare", "table4", "--results", str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "latin-1"}
-    done = subprocess.run(command, capture_output=True, check=False, env=environment)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert b"4.62\\u2020" in done.stdout
-
-
-def test_results_directory_that_is_a_file_is_an_error(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    assert "file is not a directory. Name a results directory" in run("compare", "table2", "--results", "file")[2]
+def test_characters_unknown_to_the_terminal_are_escaped(run: Run, tmp_path: Path) -> None:
+    with redirect_stdout(io.TextIOWrapper(io.BytesIO(), encoding="latin-1")) as stream:
+        assert run("compare", "table4", "--results", tmp_path)[0] == 0
+    assert b"4.62\\u2020" in stream.buffer.getvalue()

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from tests.cli.conftest import Run
 from tests.data.imagenet.miniature import SYNSETS, write_folders
-from tests.helpers import ROOT
 
 INDEX = ("data", "index", "imagenet", "images")
 
@@ -43,10 +42,3 @@ def test_data_index_without_archives_is_an_error(run: Run) -> None:
     code, _, err = run(*INDEX, "--archives", "images")
     assert code == 2
     assert "images lacks ILSVRC2012_devkit_t12.tar.gz" in err
-
-
-def test_run_without_an_index_says_how_to_make_it(run: Run) -> None:
-    code, _, err = run("run", "table5", "--profile", "shallow", "--device", "cpu", "--tables", ROOT)
-    assert code == 2
-    message = "ImageNet has no index in the directory data. Make it with `paperbench data index imagenet DIR"
-    assert message in " ".join(err.split())

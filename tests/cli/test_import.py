@@ -2,23 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from paperbench.analysis.record import write_analysis
 from tests.helpers import python
-
-LIST = "import timm; print('preact_resnet1001' in timm.list_models())"
-BUILD = "model = timm.create_model('preact_resnet20'); print(sum(p.numel() for p in model.parameters()))"
-
-
-def test_importing_the_package_imports_neither_torch_nor_timm() -> None:
-    found = python("-c", "import sys, paperbench; print('torch' in sys.modules, 'timm' in sys.modules)")
-    assert found.stdout == "False False\n", found.stderr
-
-
-def test_timm_imported_first_builds_the_nets_too() -> None:
-    """The wheel's test imports paperbench first."""
-    found = python("-c", f"{LIST}; import paperbench; {LIST}; {BUILD}")
-    assert found.returncode == 0, found.stderr
-    assert found.stdout.split() == ["False", "True", "269722"]
-
+from tests.report.made_analyses import made
 
 COMMANDS = """
     list
@@ -40,6 +26,7 @@ COMMANDS = """
     schema record
     models
     plot preact_resnet164 --set depth=20
+    analyze --results .
 """
 
 MODULES = ["runs.lease", "runs.observer", "bench.figures", "bench.text"]
@@ -49,7 +36,9 @@ MODULES = ["runs.lease", "runs.observer", "bench.figures", "bench.text"]
 def test_commands_that_train_nothing_import_neither_torch_nor_timm(tmp_path: Path) -> None:
     program = f"""
 import importlib, sys
+import paperbench
 from paperbench.cli.main import main
+assert len(paperbench.load_table("table2").compare(".").cells) == 10
 for line in {COMMANDS!r}.strip().splitlines():
     try:
         code = main(line.split())
@@ -63,5 +52,6 @@ for module in {MODULES}:
     if "torch" in sys.modules:
         sys.exit(f"{{module}} imports torch")
 """
+    write_analysis(tmp_path, made())
     found = python("-c", program, cwd=tmp_path)
     assert found.returncode == 0, found.stderr

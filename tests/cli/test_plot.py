@@ -8,10 +8,10 @@ import json
 import re
 import shutil
 import sys
+from contextlib import redirect_stdout
 from itertools import count
 from math import inf
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -24,6 +24,7 @@ from paperbench.specs.table import Table, load_table
 from tests.cli.conftest import Run
 from tests.compare.judging import record, records
 from tests.helpers import ROOT
+from tests.limits import limit_file_size
 from tests.report.stores import make_store
 
 FULL = pytest.mark.full
@@ -115,10 +116,9 @@ def test_text_says_what_diverged_and_what_is_a_prefix(run: Run, results: Path) -
     assert sum(mark in "▁▂▃▄▅▆▇█" for mark in diverged) == pytest.approx(51 * 8_000 / 64_000, abs=1)
 
 
-def test_terminals_without_blocks_get_ascii(run: Run, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
-    monkeypatch.setattr(sys, "stdout", stream)
-    run("plot", "table2")
+def test_terminals_without_blocks_get_ascii(run: Run, results: Path) -> None:
+    with redirect_stdout(io.TextIOWrapper(io.BytesIO(), encoding="latin-1")) as stream:
+        run("plot", "table2")
     stream.seek(0)
     text = stream.read()
     assert "|" in text
@@ -131,34 +131,6 @@ def test_cells_choose_curves(run: Run, results: Path) -> None:
     assert "original" not in out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--out", "a.jpeg"), "Unknown format 'jpeg'"),
-        (("--out", "a.svg", "--format", "png"), "contradict"),
-        (("--out", "nowhere/a.svg"), "nowhere is not a directory"),
-        (("--set", "depth=20"), "--set is for nets"),
-        (("--cells", "relu_only_preact"), "`paperbench run table2 --cells relu_only_preact`"),
-        (("--profile", "smoke"), "--profile paper shows them"),
-        (("--profile", "smoke", "--x", "depth"), "Profile smoke sets the depth of all nets"),
-    ],
-)
-def test_what_cannot_be_drawn_is_said(run: Run, results: Path, arguments: tuple[str, ...], message: str) -> None:
-    code, out, err = run("plot", "table2", *arguments)
-    assert (code, out) == (2, "")
-    assert message in " ".join(err.split())
-
-
-def test_a_figure_without_runs_names_the_run_command(run: Run, results: Path) -> None:
-    code, _, err = run("plot", "fig1")
-    assert code == 2
-    assert "`paperbench run table3 --cells cifar10_resnet1001/original cifar10_resnet1001/preact`" in err
-
-
-def test_a_horizontal_axis_of_a_csv_is_refused(run: Run, results: Path) -> None:
-    assert "Leave --x out." in run("plot", "table2", "--format", "csv", "--x", "epochs")[2]
-
-
 def test_missing_matplotlib_names_the_extra(run: Run, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "paperbench.report.figures", raising=False)
     monkeypatch.delattr("paperbench.report.figures", raising=False)
@@ -168,17 +140,18 @@ def test_missing_matplotlib_names_the_extra(run: Run, results: Path, monkeypatch
     assert "pip install matplotlib" in err
 
 
-def test_a_full_disk_leaves_the_old_picture(run: Run, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("table2.csv").write_text("old")
-
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("paperbench.files.os.fsync", full)
-    code, _, err = run("plot", "table2", "--out", "table2.csv")
+@pytest.mark.parametrize(
+    ("arguments", "option"), [("plot table2 --out old/a.csv", "--out FILE"), ("report table2 --out old", "--out DIR")]
+)
+def test_file_that_cannot_be_written_leaves_the_old_one(run: Run, results: Path, arguments: str, option: str) -> None:
+    Path("old").mkdir()
+    for name in ("a.csv", "index.html"):
+        Path("old", name).write_text("old")
+    with limit_file_size(1_000):
+        code, _, err = run(*arguments.split())
     assert code == 2
-    assert "Free some space or choose another directory (`--out FILE`)" in " ".join(err.split())
-    assert Path("table2.csv").read_text() == "old"
+    assert "cannot be written: File too large. Raise the limit (see `ulimit -a`)" in err
+    assert [path.read_text() for path in Path("old").iterdir()] == ["old"] * 2
 
 
 def test_a_damaged_history_is_left_out_and_said(run: Run, results: Path) -> None:
@@ -202,29 +175,11 @@ def test_a_figure_of_units_needs_no_runs(run: Run, form: str) -> None:
         assert text.startswith(MAGIC[form].decode("latin-1"))
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        *(("--format", "csv"), ("--x", "epochs"), ("--cells", "a"), ("--seeds", "3")),
-        *(("--profile", "smoke"), ("--results", "elsewhere")),
-    ],
-)
-def test_options_of_curves_are_refused_for_units(run: Run, option: tuple[str, ...]) -> None:
-    code, _, err = run("plot", "fig4", *option)
-    assert code == 2
-    assert "is for training curves, and fig4 has none." in err
-
-
 def test_figure_1_has_units_beside_curves(run: Run, tables: dict[str, Table], tmp_path: Path) -> None:
     make_store(tmp_path / "results", [record(tables["table3"], "cifar10_resnet1001/preact", 4.9)])
     assert run("plot", "fig1", "--format", "svg")[0] == 0
     texts = [one.text for one in ElementTree.parse("fig1.svg").iter("{http://www.w3.org/2000/svg}text")]
     assert {"(a) original", "(b) proposed", "ResNet-1001", "pre-activation unit: 1 run"} <= set(texts)
-
-
-def test_what_has_one_depth_is_not_drawn_against_it(run: Run) -> None:
-    assert "at two depths" in run("plot", "table1", "--x", "depth")[2]
-    assert "Name the table of fig6: table2" in run("plot", "fig6", "--x", "depth")[2]
 
 
 def test_published_numbers_by_depth_need_no_results(run: Run) -> None:

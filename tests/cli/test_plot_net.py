@@ -29,28 +29,3 @@ def test_settings_change_the_net_that_is_drawn(run: Run) -> None:
 def test_a_net_is_drawn_as_a_picture(run: Run, form: str, magic: bytes) -> None:
     assert run("plot", "preact_resnet20", "--format", form) == (0, f"Wrote preact_resnet20.{form}.\n", "")
     assert Path(f"preact_resnet20.{form}").read_bytes().startswith(magic)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("preact_resnet11", "There is no 'preact_resnet11' to draw. Did you mean 'preact_resnet1"),
-        ("preact_resnet110 --set dept=20", "Did you mean 'depth'?"),
-        ("preact_resnet110 --set depth=8 --set depth=14", "--set sets an argument twice."),
-        ("preact_resnet110 --set depth", "--set takes KEY=VALUE, such as depth=20 or shortcut=conv, not 'd"),
-        ("preact_resnet110 --format csv", "csv is for training curves, and preact_resnet110 has none."),
-        ("preact_resnet110 --cells original", "--cells is for training curves, and preact_resnet110 has none."),
-        ("preact_resnet110 --seeds 3", "--seeds is for training curves"),
-    ],
-)
-def test_wrong_arguments_are_explained(run: Run, arguments: str, message: str) -> None:
-    code, out, err = run("plot", *arguments.split())
-    assert (code, out) == (2, "")
-    assert message in " ".join(err.split())
-
-
-@pytest.mark.parametrize("value", ["[", "2e1", "9" * 5000, "[" * 100_000], ids=range(4))
-def test_setting_of_the_wrong_type_is_refused(run: Run, value: str) -> None:
-    code, out, err = run("plot", "preact_resnet110", "--set", f"depth={value}")
-    assert (code, out) == (2, "")
-    assert "must be a whole number" in err

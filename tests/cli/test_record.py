@@ -65,47 +65,6 @@ def test_cell_with_several_nets_takes_a_result_for_each(record: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("table2 original/resnet164 --setting x", "Cell original/resnet164 has only one net. Omit --setting."),
-        ("table2 original/resnet16", "Did you mean 'original/resnet164'?"),
-        (
-            "table2 original/*",
-            "'original/*' is not the id of a cell. Name one: original/resnet110, original/resnet164.",
-        ),
-        (" ".join(SWEEP), "has several nets. Choose one with --setting: gate_bias=0, gate_bias=-1, "),
-        (" ".join(SWEEP) + " --setting gate_bias=-6", "has no net 'gate_bias=-6'. Did you mean 'gate_bias="),
-    ],
-)
-def test_unknown_cell_or_net_is_refused(record: Run, arguments: str, message: str) -> None:
-    code, out, err = record(*arguments.split(), *ENTRY)
-    assert (code, out) == (2, "")
-    assert err.startswith("paperbench: error: ")
-    assert message in err
-    assert not Path("results").exists()
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "message"),
-    [
-        ("--seed", "-1", "error: --seed must be at least 0, not -1."),
-        ("--seed", "1.5", "--seed: invalid int value: '1.5'"),
-        ("--error", "101", "error: --error must be at most 100, not 101."),
-        ("--error", "0.0641", "error: --error 0.0641: 0.0641 % or 6.41 %?"),
-        ("--error", "6.41%", "--error: must be a percentage, or 'diverged', not '6.41%'"),
-        ("--source", " ", "error: --source must not be empty"),
-        ("--source", "a\x1bb", "error: --source must be one line of text without control characters"),
-    ],
-)
-def test_impossible_value_is_refused(record: Run, option: str, value: str, message: str) -> None:
-    entry = dict(zip(ENTRY[::2], ENTRY[1::2], strict=True)) | {option: value}
-    code, out, err = record("table2", "original/resnet164", *(part for pair in entry.items() for part in pair))
-    assert (code, out) == (2, "")
-    assert message in err
-    assert not Path("results").exists()
-
-
-@pytest.mark.parametrize(
     ("error", "options", "expected"),
     [("0.0641", ["--below-1-percent"], 0.0641), ("0", [], 0), ("1", [], 1), ("diverged", [], None)],
 )

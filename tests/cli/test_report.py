@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from pathlib import Path
 
 import pytest
@@ -69,32 +67,6 @@ def test_damaged_records_are_named_on_the_page_and_on_stderr(run: Run, results: 
     assert "results/runs/x/record.json is not JSON" in Path("page/index.html").read_text()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--results", "empty"), "empty has no runs of any table. Name a table"),
-        (("--results", "empty", "--profile", "smoke"), "empty has no runs of profile smoke."),
-        (("--results", "nowhere"), "nowhere does not exist."),
-        (("--results", "file"), "file is not a directory."),
-        (("table22",), "Did you mean 'table2'?"),
-        (("--profile", "smok"), "Did you mean 'smoke'?"),
-        (("table2", "--cells", "nothing"), "nothing"),
-        (("--cells", "nothing"), "has no runs"),
-        (("table2", "--out", "file"), "file/index.html cannot be written"),
-        (("table2", "--out", "file/below"), "file/below/index.html cannot be written"),
-    ],
-)
-def test_errors_say_what_is_wrong(run: Run, results: Path, arguments: tuple[str, ...], message: str) -> None:
-    Path("empty").mkdir()
-    Path("file").write_text("mine")
-    code, out, err = run("report", "--out", "page", *arguments)
-    assert (code, out) == (2, "")
-    assert message in err
-    assert "Traceback" not in err
-    assert not Path("page").exists()
-    assert Path("file").read_text() == "mine"
-
-
 @pytest.mark.parametrize("command", ["report table2 --out page", "plot fig4 --out page/index.svg"])
 def test_a_link_is_neither_followed_nor_replaced(run: Run, results: Path, command: str) -> None:
     Path("page").mkdir()
@@ -106,19 +78,3 @@ def test_a_link_is_neither_followed_nor_replaced(run: Run, results: Path, comman
     assert "cannot be written: it is not a regular file" in err
     assert all(path.is_symlink() for path in Path("page").iterdir())
     assert Path("mine").read_text() == "mine"
-
-
-def test_a_full_disk_leaves_the_old_page(run: Run, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("page").mkdir()
-    Path("page/index.html").write_text("old")
-
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    code, _, err = run("report", "table2", "--out", "page")
-    assert code == 2
-    assert "page/index.html cannot be written: No space left on device" in err
-    assert "(`--out DIR`)" in err
-    assert {path.name for path in Path("page").iterdir()} == {"index.html"}
-    assert Path("page/index.html").read_text() == "old"

@@ -6,13 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from paperbench import api
-from paperbench.cli.run import _conclude
-from paperbench.data.dataset import MissingDataset
+from paperbench.cli.run import conclude
 from paperbench.errors import PaperbenchError
 from paperbench.runs.record import Record
 from paperbench.runs.store import Store
@@ -31,25 +32,19 @@ def only_record(results: Path) -> Record:
 
 @pytest.mark.parametrize(("options", "is_refused"), [((), True), (("--yes",), False), (("--max-seconds", "1d"), False)])
 def test_days_on_a_cpu_need_a_yes(
-    run: Run, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], is_refused: bool
+    run: Run, taking: Callable[[float], Path], options: tuple[str, ...], is_refused: bool
 ) -> None:
-    def stop(*_: object) -> None:
-        raise PaperbenchError("started")
-
-    monkeypatch.setattr("paperbench.bench.cost._measure_step", lambda *_: (64, 1.0))
-    monkeypatch.setattr(
-        "paperbench.data.sources.load_dataset", lambda key, _: MissingDataset(key, "", "", False, error="")
-    )
-    monkeypatch.setattr("paperbench.api.run", stop)
-    code, _, err = run("run", "table2", "--device", "cpu", "--cells", "preact/resnet110", "--seeds", 1, *options)
+    Path("file").touch()
+    where = ("--tables", taking(10), "--results", "file/r")  # which the first run, if it is started, cannot write
+    code, _, err = run("run", "table2", *ONE_CELL, *where, *options)
     assert code == 2
-    assert ("these runs take about 36 hours for the training steps" in err) == is_refused
+    assert (" days for the training steps, going by one step of" in err) == is_refused
     assert ("Add --yes" in err) == is_refused
-    assert ("started" in err) != is_refused
+    assert ("cannot be written" in err) != is_refused
 
 
 def test_plan_without_data_cannot_be_run(tmp_path: Path) -> None:
-    plan = api.plan("table2", tmp_path / "r", device="cpu", data=tmp_path, estimate_only=True)
+    plan = api.plan("table2", tmp_path / "r", cells="preact", device="cpu", data=tmp_path, estimate_only=True)
     with pytest.raises(PaperbenchError, match="CIFAR-10 not found in the directory"):
         api.run(plan)
     assert not (tmp_path / "r").exists()
@@ -75,9 +70,9 @@ def test_row_of_table5_on_request_trains_by_name(run: Run, tmp_path: Path) -> No
 
 def test_gpu_that_auto_passes_over_is_named_on_stderr(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     with_gpus(monkeypatch, GPU(), init_error=OLD_DRIVER)
-    (warning,) = api.plan("table2", profile="smoke").warnings
+    (warning,) = api.plan("table2", profile="smoke", cells="preact/resnet110").warnings
     assert warning.startswith("cuda:0 is not used: The NVIDIA driver on your system is too old (found version 12020).")
-    code, out, err = run("plan", "table2", *SMOKE[:2], *RATES)
+    code, out, err = run("plan", "table2", *SMOKE[:2], *RATES[:2], "--cells", "preact/resnet110")
     assert (code, err) == (0, f"paperbench: warning: {warning}\n")
     assert "\nDevice cpu," in out
 
@@ -102,13 +97,7 @@ def test_row_on_request_is_skipped_with_a_message(run: Run) -> None:
     assert "\n2 runs, " in out, "a profile's warm-up does not replace a recipe without one"
 
 
-def test_unwritable_results_directory_is_refused(run: Run) -> None:
-    Path("file").touch()
-    code, out, err = run("run", "table2", *ONE_CELL, "--results", "file/results")
-    assert (code, out) == (2, "")
-    assert "cannot be written: Not a directory. Choose another" in err
-
-
+@pytest.mark.usefixtures("no_pickles")
 def test_run_in_parts_equals_a_run_in_one_go(run: Run, quick_specs: Path, trained: Path, tmp_path: Path) -> None:
     results = tmp_path / "results"
     where = ("--tables", quick_specs, "--results", results, *ONE_CELL[:-2])
@@ -193,7 +182,7 @@ def test_exit_status_says_whether_to_go_on(
     where = {"root": quick_specs, "profile": "smoke", "device": "cpu"}
     plan = api.plan("table2", tmp_path / "r", cells="preact/resnet110", seeds=2, **where)
     outcome = api.conclude(plan, plan.runs[:failed], is_cut_short, number)
-    assert _conclude(outcome, lambda _: None) == status
+    assert conclude(outcome, lambda _: None) == status
 
 
 def test_failed_run_that_another_process_finished_has_not_failed(trained: Path, quick_specs: Path) -> None:
@@ -231,38 +220,50 @@ def endless_run(quick_specs: Path, tmp_path: Path) -> list[str]:
     return ["run", "table2", "--tables", str(specs), *ONE_CELL, "--yes", "--results", str(tmp_path / "r")]
 
 
+def only_partial(results: Path) -> Record:
+    paused = only_record(results)
+    assert paused.status == "partial"
+    history = list(Store(results).directory(paused.run).history())
+    assert 1 <= history[-1].iteration <= paused.iteration, "a resumed run may still owe the last line"
+    return paused
+
+
 @pytest.mark.usefixtures("heeded_signals")
-@pytest.mark.parametrize(
-    "number",
-    [
-        signal.SIGTERM,
-        pytest.param(signal.SIGINT, marks=pytest.mark.full),
-        pytest.param(signal.SIGHUP, marks=pytest.mark.full),
-        pytest.param(signal.SIGUSR1, marks=pytest.mark.full),
-        pytest.param(signal.SIGUSR2, marks=pytest.mark.full),
-    ],
-)
 def test_signal_pauses_the_run_and_the_same_command_resumes_it(
-    run: Run, endless_run: list[str], tmp_path: Path, number: signal.Signals
+    run: Run, endless_run: list[str], tmp_path: Path
 ) -> None:
+    def stop() -> None:
+        while not any(path.stat().st_size for path in (tmp_path / "r").rglob("history.jsonl")):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = Thread(target=stop, daemon=True)
+    thread.start()
+    code, out, err = run(*endless_run)
+    thread.join()
+    assert code == 128 + signal.SIGTERM
+    assert "paused at iteration" in err
+    assert "stopped" not in err, "the handler has printed that it is stopping"
+    assert "(at " in out
+    paused = only_partial(tmp_path / "r")
+    assert run(*endless_run, "--stop-at", paused.iteration + 2)[0] == 0
+    resumed = only_record(tmp_path / "r")
+    assert [session.last for session in resumed.sessions] == [paused.iteration, paused.iteration + 2]
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("heeded_signals")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
+def test_signal_pauses_a_process(endless_run: list[str], tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "paperbench", *endless_run]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ALONE) as process:
         assert process.stderr is not None
         assert any("test error" in line for line in process.stderr)
         process.send_signal(number)
-        out, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=120)
     assert process.returncode == 128 + number
     assert "paused at iteration" in err
-    assert "stopped" not in err, "the handler has printed that it is stopping"
-    assert "(at " in out
-    paused = only_record(tmp_path / "r")
-    assert paused.status == "partial"
-    history = list(Store(tmp_path / "r").directory(paused.run).history())
-    assert 1 <= history[-1].iteration <= paused.iteration, "a resumed run may still owe the last line"
-    if number == signal.SIGTERM:  # resuming does not depend on the signal
-        assert run(*endless_run, "--stop-at", paused.iteration + 2)[0] == 0
-        resumed = only_record(tmp_path / "r")
-        assert [session.last for session in resumed.sessions] == [paused.iteration, paused.iteration + 2]
+    only_partial(tmp_path / "r")
 
 
 @pytest.mark.full

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from paperbench.runs.store import Store
-from tests.cli.conftest import heeded_signals, run
-from tests.executors.commands import Command
+from tests.cli.conftest import heeded_signals, run, taking
+from tests.executors.commands import Command, StandIn
 from tests.helpers import copy_of_tiny_specs
 
-__all__ = ["heeded_signals", "run"]
+__all__ = ["heeded_signals", "run", "taking"]
 
 
 @pytest.fixture(scope="session")
@@ -34,3 +34,13 @@ def expected(specs: Path, tmp_path_factory: pytest.TempPathFactory) -> Store:
     command = Command(specs, tmp_path_factory.mktemp("alone") / "r")
     assert command.status() == 0, command.output
     return Store(command.results)
+
+
+@pytest.fixture
+def stand_in(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    """What workers import in place of paperbench; by default it does nothing."""
+    folder = tmp_path_factory.mktemp("stand_in")
+    monkeypatch.syspath_prepend(folder)
+    made = StandIn(folder)
+    made.does("")
+    return made

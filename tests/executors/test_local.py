@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from paperbench import api
-from paperbench.data.dataset import MissingDataset
 from paperbench.errors import PaperbenchError, RunError
 from paperbench.executors import Workers, local
-from paperbench.executors.local import environments, ids_of_gpus
+from paperbench.executors.local import Worker, environments, ids_of_gpus
 from paperbench.launch import TIME_WAS_UP
 from paperbench.runs.limits import Limits
 from paperbench.runs.store import Store
 from tests.cli.conftest import Run
-from tests.executors.commands import Command, arguments, assert_results
+from tests.executors.commands import Command, StandIn, arguments, assert_results, write_program
 from tests.helpers import ROOT
 from tests.limits import limit_seconds
 from tests.training.gpus import GPU, with_gpus
@@ -72,38 +71,23 @@ def test_workers_on_a_cpu_share_its_threads(monkeypatch: pytest.MonkeyPatch, giv
     assert [one["OMP_NUM_THREADS"] for one in environments(workers(2), [], processors=9)] == [threads] * 2
 
 
-def test_a_certain_gpu_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_gpus(monkeypatch, GPU(), GPU())
-    code, _, err = run("run", "table2", *SMOKE, "--device", "cuda:1")
-    assert code == 2
-    assert "not 'cuda:1', as workers take GPUs of their own. Set CUDA_VISIBLE_DEVICES to choose" in err
-
-
-def test_gpus_per_run_is_refused_on_a_cpu(run: Run) -> None:
-    code, _, err = run("run", "table2", *SMOKE, "--device", "cpu", "--gpus-per-run", 2)
-    assert code == 2
-    assert "--gpus-per-run needs GPUs. Omit it, or --device cpu." in err
-
-
-def test_gpus_of_the_machine_are_divided_among_workers(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_of_the_machine_are_divided_among_workers(
+    run: Run, monkeypatch: pytest.MonkeyPatch, stand_in: StandIn
+) -> None:
     with_gpus(monkeypatch, *[GPU()] * 5)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,2,4,5,7")
-    started: list[tuple[Workers, list[dict[str, str]]]] = []
-    monkeypatch.setattr(local, "run", lambda *given: started.append(given[:2]) or [0])
-    assert run("run", "table2", *SMOKE, "--gpus-per-run", 2)[0] == 0
-    ((made, variables),) = started
-    assert made.gpus_per_run == 2
-    assert [one["CUDA_VISIBLE_DEVICES"] for one in variables] == ["1,2", "4,5"]
+    stand_in.does("touch $CUDA_VISIBLE_DEVICES:$RANK")
+    assert run("run", "table2", *SMOKE, "--cells", "preact/resnet110", "--gpus-per-run", 2)[0] == 0
+    assert sorted(path.name for path in Path().glob("*:*")) == ["1,2:0", "1,2:1", "4,5:0", "4,5:1"]
 
 
 def test_workers_depend_neither_on_directory_nor_on_environment(
-    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stand_in: StandIn
 ) -> None:
     monkeypatch.setenv("PAPERBENCH_DATA", "images")
-    started: list[Workers] = []
-    monkeypatch.setattr(local, "run", lambda workers, *_: started.append(workers) or [0])
+    stand_in.does("printf '%s\n' \"$@\" > given")
     assert run("run", "table2", *SMOKE, "--cells", "preact/*", "or*", "--results=-r", "--max-seconds", "1h")[0] == 0
-    program, table, *options = started[0].arguments
+    program, table, *options = Path("given").read_text().splitlines()
     assert (program, table) == ("run", "table2")
     assert set(options) == {
         *("--cells", "preact/*", "or*", "--profile=smoke", "--max-seconds=3600.0"),
@@ -127,60 +111,64 @@ def test_several_processes_start_no_workers(
 
 
 @pytest.mark.parametrize(
-    ("fails", "statuses", "code", "named"),
+    ("fails", "first", "others", "code", "named"),
     [
-        ([1], [0, 2], 2, [1]),
-        ([1], [75, 75], 75, [1]),
-        ([], [75, 0], 75, []),
-        ([], [0, -9], 2, [0, 1, 2]),  # it died without a word
-        ([1], [2, -9], 2, [0, 1, 2]),
-        ([], [75, -9], 75, []),
+        ([1], "exit 0", "exit 2", 2, [1]),
+        ([1], "exit 75", "exit 75", 75, [1]),
+        ([], "exit 75", "exit 0", 75, []),
+        ([], "exit 0", "kill -9 $$", 2, [0, 1, 2]),  # it died without a word
+        ([1], "exit 2", "kill -9 $$", 2, [0, 1, 2]),
+        ([], "exit 75", "kill -9 $$", 75, []),
     ],
 )
 def test_runs_that_fail_now_are_named(
-    run: Run, monkeypatch: pytest.MonkeyPatch, fails: list[int], statuses: list[int], code: int, named: list[int]
+    run: Run, stand_in: StandIn, fails: list[int], first: str, others: str, code: int, named: list[int]
 ) -> None:
-    command = ("run", "table2", *SMOKE, "--device", "cpu", "--cells", "preact/resnet110", "--seeds", 3)
+    options = ("--device", "cpu", "--cells", "preact/resnet110", "--seeds", 3)
     runs = api.plan("table2", profile="smoke", device="cpu", cells="preact/resnet110", seeds=3).runs
-
-    def fail(*numbers: int) -> list[int]:
+    for results, numbers in (("results", [2]), ("new", fails)):  # one failed before, and is not reached
         for number in numbers:
-            directory = Store(Path("results")).directory(runs[number].id)
-            directory.path.mkdir(parents=True, exist_ok=True)
+            directory = Store(Path(results)).directory(runs[number].id)
+            directory.path.mkdir(parents=True)
             directory.write_failure(RunError("the disk is full"), runs[number].spec)
-        return statuses
-
-    fail(2)  # before this command, which does not reach it
-    monkeypatch.setattr(local, "run", lambda *_: fail(*fails))
-    found, _, err = run(*command)
+    stand_in.does(f"mkdir one 2> /dev/null && {{ cp -r new/* results; {first}; }}; {others}")
+    found, _, err = run("run", "table2", *SMOKE, *options, "--workers", 2)
     assert found == code
     assert re.findall(r"[0-9a-f]{12}-s\d", err) == [runs[number].id for number in named]
 
 
 @pytest.mark.parametrize(
-    ("executor", "workers", "hours", "is_refused"),
-    [("local", 8, 18, True), ("slurm", 1, 18, True), ("slurm", 8, 18, False), ("slurm", 8, 36, True)],
+    ("executor", "days", "runs", "workers", "is_refused"),
+    [
+        ("local", 0.1, 100, 100, True),  # they divide this CPU
+        ("slurm", 0.1, 100, 1, True),
+        ("slurm", 0.1, 100, 100, False),
+        ("slurm", 10, 1, 100, True),  # a job trains one run at a time
+    ],
 )
 def test_days_on_cpus_need_a_yes(
-    run: Run, monkeypatch: pytest.MonkeyPatch, executor: str, workers: int, hours: int, is_refused: bool
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    taking: Callable[[float], Path],
+    executor: str,
+    days: float,
+    runs: int,
+    workers: int,
+    is_refused: bool,
 ) -> None:
-    """Two runs, each of some hours of a whole CPU. Local workers divide one; a job trains one run at a time."""
-    step = hours * 3600 / 64_000 / 2
-    monkeypatch.setattr("paperbench.bench.cost._measure_step", lambda *_: (64, step))
-    monkeypatch.setattr(
-        "paperbench.data.sources.load_dataset", lambda key, _: MissingDataset(key, "", "", False, error="")
-    )
-    monkeypatch.setattr(api.Plan, "missing_data", ())
-    monkeypatch.setattr("paperbench.executors.slurm.submit", lambda *_: (0, ["7"]))
-    monkeypatch.setattr(local, "run", lambda *_: [0])
-    options = ("--device", "cpu", "--cells", "preact/resnet110", "--seeds", 2, "--workers", workers)
-    code, out, err = run("run", "table2", "--executor", executor, *options)
+    for name, answer in (("sbatch", "echo 7"), ("squeue", ":")):
+        write_program(tmp_path / name, answer)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    options = ("--profile", "smoke", "--device", "cpu", "--cells", "preact/resnet110", "--seeds", runs)
+    where = ("--tables", taking(days), "--workers", workers)
+    code, out, err = run("run", "table2", "--executor", executor, *options, *where)
     assert ("Add --yes" in err) == is_refused
-    assert (code, "Submitted 1 job: 7." in out) == ((2, False) if is_refused else (0, True))
+    assert (code, "Submitted 100 jobs: 7, 7," in out) == ((2, False) if is_refused else (0, True))
 
 
-def test_skipped_rows_are_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "run", lambda *_: [0])
+def test_skipped_rows_are_named(run: Run, stand_in: StandIn) -> None:
+    stand_in.does("exit 0")
     _, _, err = run("run", "table3", *SMOKE, "--device", "cpu", "--cells", "cifar10_resnet164*")
     assert "skipped row cifar10_resnet164_no_warm_up: it runs only if named in full" in err
 
@@ -196,21 +184,23 @@ def test_gpus_that_cannot_share_a_run_are_refused(run: Run, monkeypatch: pytest.
 
 
 class Workplace:
-    """Runs `local.run` with a shell script in the place of paperbench, and keeps what it prints."""
+    """Runs `local.run`, and keeps what it prints."""
 
-    def __init__(self, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._script, self.lines, self.limits = script, list[str](), Limits()
+    def __init__(self, stand_in: StandIn) -> None:
+        self._stand_in, self.lines, self.limits = stand_in, list[str](), Limits()
         self.on_line: Callable[[str], object] = lambda _: None
-        monkeypatch.setattr(sys, "executable", str(script))
+
+    def workers(self, text: str, count: int, processes: int) -> Workers:
+        self._stand_in.does(text)
+        return Workers(("given",), Path("results"), count, processes, self._stand_in.imports)
 
     def run(self, text: str, count: int = 2, processes: int = 0) -> list[int]:
-        self._script.write_text(f"#!/bin/sh\n{text}\n")
-        self._script.chmod(0o755)
         variables = [{"NUMBER": str(number + 1)} for number in range(count)]
         with limit_seconds(60):
-            return local.run(workers(count, processes), variables, self.limits, self._say)
+            clock = itertools.count(step=10).__next__  # no signal repeats another
+            return local.run(self.workers(text, count, processes), variables, self.limits, self.say, clock)
 
-    def _say(self, line: str) -> None:
+    def say(self, line: str) -> None:
         self.lines.append(line)
         self.on_line(line)
 
@@ -219,8 +209,8 @@ class Workplace:
 
 
 @pytest.fixture
-def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workplace:
-    return Workplace(tmp_path / "script", monkeypatch)
+def workplace(stand_in: StandIn) -> Workplace:
+    return Workplace(stand_in)
 
 
 @pytest.mark.parametrize(
@@ -246,9 +236,9 @@ def test_worker_that_ends_as_usual_is_not_restarted(workplace: Workplace, status
 
 def test_worker_that_crashes_gets_the_rest_of_the_time(workplace: Workplace) -> None:
     workplace.limits.max_seconds = 50.0
-    assert workplace.run('echo "$@" >&2; test "$3" && exit 0; exit 1', 1) == [0]
+    assert workplace.run('echo "$@" >&2; test "$2" && exit 0; exit 1', 1) == [0]
     first, _, second = workplace.lines
-    assert first == "1: -m paperbench.executors"
+    assert first == "1: given"
     assert 0 < float(second.removeprefix(f"{first} --max-seconds ")) < 50
     workplace.limits.max_seconds = 1e-9
     assert workplace.run("exit 1", 1) == [TIME_WAS_UP]
@@ -263,11 +253,8 @@ def test_lines_of_workers_stay_whole(workplace: Workplace) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
-def test_signals_are_passed_on_to_all(
-    workplace: Workplace, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_signals_are_passed_on_to_all(workplace: Workplace, number: signal.Signals) -> None:
     """Also the second one, for which these workers wait."""
-    monkeypatch.setattr("paperbench.runs.limits.REPEAT_SECONDS", 0.0)
 
     def send(line: str) -> None:
         what = line.partition(": ")[2]
@@ -297,9 +284,9 @@ def test_worker_of_several_processes_is_restarted_as_a_whole(workplace: Workplac
     assert len(workplace.said("the worker was killed by SIGKILL. Restarting it.")) == 2
 
 
-def test_hung_process_of_a_worker_is_killed(workplace: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "SECONDS_TO_END", 0.2)
-    assert workplace.run("test $RANK = 0 && exec sleep 100; exit 1", 1, 2) == [-9]
+def test_hung_process_of_a_worker_is_killed(workplace: Workplace) -> None:
+    workers = workplace.workers("test $RANK = 0 && exec sleep 100; exit 1", 1, 2)
+    assert Worker(workers, {}, workplace.say).wait(seconds_to_end=0.2) == -9
 
 
 # With paperbench itself

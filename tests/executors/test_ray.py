@@ -17,7 +17,7 @@ from paperbench.executors import ray as executor
 from paperbench.launch import TIME_WAS_UP
 from paperbench.runs.store import Store
 from tests.cli.conftest import Run
-from tests.executors.commands import Command, assert_results
+from tests.executors.commands import Command, StandIn, assert_results
 
 pytestmark = pytest.mark.usefixtures("heeded_signals")
 
@@ -61,15 +61,12 @@ def test_interrupted_tasks_save(specs: Path, expected: Store, tmp_path: Path) ->
     assert_results(tmp_path / "r", expected)
 
 
-def test_retried_task_gets_the_rest_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
-    script = tmp_path / "script"
-    script.write_text('#!/bin/sh\necho "$@" >&2; exit 2\n')
-    script.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(script))
-    work = Workers(("run", "table2"), tmp_path, 1, 0), 1
-    assert executor._work(*work, end=math.inf) == 2
-    assert capfd.readouterr().err == "1: -m paperbench.executors run table2\n"
-    assert executor._work(*work, end=time.time() + 50) == 2
+def test_retried_task_gets_the_rest_of_the_time(tmp_path: Path, stand_in: StandIn, capfd: Any) -> None:
+    stand_in.does('echo "$@" >&2; exit 2')
+    work = Workers(("run", "table2"), tmp_path, 1, 0, stand_in.imports), 1
+    assert executor.work(*work, end=math.inf) == 2
+    assert capfd.readouterr().err == "1: run table2\n"
+    assert executor.work(*work, end=time.time() + 50) == 2
     assert 0 < float(capfd.readouterr().err.rpartition(" --max-seconds ")[2]) <= 50
-    assert executor._work(*work, end=time.time()) == TIME_WAS_UP
+    assert executor.work(*work, end=time.time()) == TIME_WAS_UP
     assert capfd.readouterr().err == ""

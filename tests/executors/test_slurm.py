@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,8 @@ from paperbench.cli.main import main
 from paperbench.errors import PaperbenchError
 from paperbench.executors import Workers
 from paperbench.executors.slurm import script, submit
+from tests.executors.commands import write_program
+from tests.golden import assert_golden
 from tests.helpers import copy_of_tiny_specs
 from tests.training.gpus import GPU, with_gpus
 
@@ -34,9 +37,7 @@ class Slurm:
 
     def let(self, command: str, code: str) -> None:
         """Let a command run code of bash."""
-        file = self.folder / command
-        file.write_text(f'#!/bin/bash\necho "{command} $*" >> {self._calls}\n{code}\n')
-        file.chmod(0o755)
+        write_program(self.folder / command, f'echo "{command} $*" >> {self._calls}\n{code}')
 
     @property
     def calls(self) -> list[str]:
@@ -75,13 +76,12 @@ def options_of(text: str) -> list[str]:
     return [word for line in text.splitlines() if line.startswith("#SBATCH") for word in line.split()[1:]]
 
 
-def test_script_asks_for_what_was_given(workers: Workers) -> None:
-    text = script(workers, "gpu", "4:00:00", ["--constraint=a100", "--job-name=mine"], ["module load cuda"])
-    options = options_of(text)
-    expected = {"--partition=gpu", "--time=4:00:00", "--gres=gpu:1", "--ntasks=1", "--requeue", "--constraint=a100"}
-    assert expected < set(options)
-    assert [option for option in options if "job-name" in option][-1] == f"--job-name={workers.name}"
-    assert text.index("\nmodule load cuda\n") < text.index("\nsrun ")
+def test_script_is_as_printed(workers: Workers) -> None:
+    made = replace(workers, gpus_per_run=4, imports={"PYTHONPATH": "/of/paperbench"})
+    text = script(made, "gpu", "4:00:00", ["--constraint=a100", "--job-name=mine"], ["module load cuda"])
+    for varying, name in ((sys.executable, "python"), (made.name, "NAME"), (str(workers.results.parent), "/shared")):
+        text = text.replace(varying, name)
+    assert_golden("slurm_script", text)
 
 
 @pytest.mark.parametrize(("gpus", "ntasks"), [(0, 1), (1, 1), (4, 4)])
@@ -306,9 +306,8 @@ def test_plan_is_for_the_gpus_of_the_jobs(
     copy_of_tiny_specs(tmp_path / "specs")
     with_gpus(monkeypatch, GPU(capability=(7, 0)))  # of the login node
     assert main(of_table2(tmp_path, "--precision", "tf32")) == 0
-    monkeypatch.setattr("paperbench.runs.disk_space.free_bytes", lambda _: 1)
-    assert main(of_table2(tmp_path)) == 2
-    assert "The remaining runs need about" in capsys.readouterr().err
+    assert main(of_table2(tmp_path, "--results", "/proc/full")) == 2
+    assert capsys.readouterr().err.startswith("paperbench: error: The remaining runs need about")
     assert slurm.times("sbatch") == 1
 
 

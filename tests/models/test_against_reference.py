@@ -27,7 +27,7 @@ GATED = ("exclusive_gating", "shortcut_only_gating")
 
 
 def case(name: str, kwargs: dict[str, Any], *, full: bool) -> Any:
-    return pytest.param(name, kwargs, id=f"{name}-{kwargs}", marks=pytest.mark.full if full else ())
+    return pytest.param(small(name, **kwargs), id=f"{name}-{kwargs}", marks=pytest.mark.full if full else ())
 
 
 def generator(seed: int) -> torch.Generator:
@@ -98,12 +98,9 @@ SMALL_NETS = {small(name): name for name in reversed(list(NETS))}
 SLOW_NAMES = ("preact_resnet18", "original_resnet50", "preact_resnet50", "resnet101_bn_after_addition")
 
 
-@pytest.mark.parametrize(
-    "net",
-    [pytest.param(n, id=i, marks=pytest.mark.full if i in SLOW_NAMES else ()) for n, i in SMALL_NETS.items()],
-)
-def test_every_name_at_a_small_depth(net: Net) -> None:
-    assert_equals_reference(randomised(net), images_for(net))
+def names() -> Iterator[Any]:
+    for net, name in SMALL_NETS.items():
+        yield pytest.param(net, id=name, marks=pytest.mark.full if name in SLOW_NAMES else ())
 
 
 def combinations() -> Iterator[Any]:
@@ -121,12 +118,6 @@ def combinations() -> Iterator[Any]:
                     yield case(name, {**both, "transition_shortcut": "raw"}, full=is_slow)
 
 
-@pytest.mark.parametrize(("name", "kwargs"), list(combinations()))
-def test_shortcuts_in_placements(name: str, kwargs: dict[str, Any]) -> None:
-    net = small(name, **kwargs)
-    assert_equals_reference(randomised(net), images_for(net))
-
-
 LARGE: list[tuple[str, dict[str, Any]]] = [
     *(
         (name, {"placement": p})
@@ -141,10 +132,9 @@ LARGE: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "kwargs"), [case(n, k, full=n.endswith("50") and len(k) < 2) for n, k in LARGE])
-def test_outputs_of_imagenet_nets(name: str, kwargs: dict[str, Any]) -> None:
+@pytest.mark.parametrize("net", [case(n, k, full=n.endswith("50") and len(k) < 2) for n, k in LARGE])
+def test_outputs_of_imagenet_nets(net: Net) -> None:
     """Without gradients, which take most of the time in these nets."""
-    net = small(name, **kwargs)
     model, images = randomised(net).eval(), images_for(net)
     with torch.no_grad():
         expected = forward(net, model.state_dict(), images, training=False)
@@ -173,9 +163,13 @@ ARGUMENTS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "kwargs"), [case(n, k, full=n.endswith("resnet18")) for n, k in ARGUMENTS])
-def test_arguments(name: str, kwargs: dict[str, Any]) -> None:
-    net = small(name, **kwargs)
+def with_arguments() -> Iterator[Any]:
+    for name, kwargs in ARGUMENTS:
+        yield case(name, kwargs, full=name.endswith("resnet18"))
+
+
+@pytest.mark.parametrize("net", [*names(), *combinations(), *with_arguments()])
+def test_nets_at_a_small_depth(net: Net) -> None:
     assert_equals_reference(randomised(net), images_for(net))
 
 
