@@ -44,8 +44,7 @@ from paperbench.runs.external import ExternalResult, read_externals
 from paperbench.runs.record import Record
 from paperbench.runs.store import Store
 from paperbench.specs.cell import Cell
-from paperbench.specs.table import Table, find_spec_root, table_ids
-from paperbench.specs.table import load_table as read_table
+from paperbench.specs.table import Table, find_spec_root, read_table, table_ids
 
 if TYPE_CHECKING:
     import pandas
@@ -645,7 +644,7 @@ def plan_runs(
     datasets = _load_datasets(planning.needed_datasets(chosen, profile), training.data, may_lack=estimate_only)
     usual = table.seeds_in(profile)
     seeds = selection.seeds or usual
-    runs = planning.plan(table, chosen, selection.profile, precision, seeds, datasets)
+    runs = planning.planned_runs(table, chosen, selection.profile, precision, seeds, datasets)
     store = Store(results)
     to_do = remaining(runs, store, Limits(training.stop_at), training.incompatible)
     needed = bytes_needed([run for run, _ in to_do], store, start_anew=training.incompatible == "restart")

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from paperbench.data.dataset import ImageDataset
 from paperbench.data.sources import ENVIRONMENT_VARIABLE, load_dataset
 from paperbench.specs.recipe import Recipe
-from paperbench.specs.table import Table, load_table
+from paperbench.specs.table import Table, read_table
 from tests.helpers import random_dataset
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -82,7 +82,7 @@ def cifar10() -> ImageDataset:
 @pytest.fixture(scope="session")
 def tables() -> dict[str, Table]:
     """The paper's five tables by id."""
-    return {table: load_table(table, ROOT) for table in ("table1", "table2", "table3", "table4", "table5")}
+    return {table: read_table(table, ROOT) for table in ("table1", "table2", "table3", "table4", "table5")}
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,7 @@ from paperbench.cli.main import build_parser, main
 from paperbench.cli.schema import FORMATS
 from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun
-from paperbench.specs.table import load_profiles, load_table, table_ids
+from paperbench.specs.table import load_profiles, read_table, table_ids
 from paperbench.training.engine import ENGINES
 from paperbench.training.precision import PRECISIONS
 from tests.conftest import ROOT
@@ -145,7 +145,7 @@ def check_names(args: argparse.Namespace) -> None:
     values: dict[str, Any] = vars(args)
     root = values.get("tables") or ROOT
     if values.get("table"):
-        table = load_table(args.table, root)
+        table = read_table(args.table, root)
         if "cells" in values:
             assert table.cells(args.cells or "*", on_request=True)
         if "cell" in values:
@@ -154,9 +154,9 @@ def check_names(args: argparse.Namespace) -> None:
     for name in [profiles] if isinstance(profiles, str) else profiles:
         load_profiles(root).named(name)
     for name in values.get("names", ()):
-        load_table(name, root)
+        read_table(name, root)
     if values.get("what"):
-        figures = [figure.id for one in table_ids(root) for figure in load_table(one, root).experiment.figures]
+        figures = [figure.id for one in table_ids(root) for figure in read_table(one, root).experiment.figures]
         assert args.what in {*NETS, *table_ids(root), *figures}
     if "pattern" in values:
         assert args.pattern.partition(".")[0] in NETS or any(fnmatchcase(name, args.pattern) for name in NETS)

@@ -12,7 +12,7 @@ from paperbench.report.curves import curves_of, panels_of
 from paperbench.runs.observer import Observer
 from paperbench.runs.store import Store
 from paperbench.runs.verify import verify
-from paperbench.specs.table import load_table
+from paperbench.specs.table import read_table
 from tests.helpers import ROOT
 
 DEPTHS = ROOT / "examples" / "recipes_by_depth"
@@ -20,7 +20,7 @@ DROPPING = "resnet110/error"
 
 
 def test_rates_are_those_that_guides_recommend() -> None:
-    table = load_table("depths", DEPTHS)
+    table = read_table("depths", DEPTHS)
     recipes = [table.recipe_in(table.profiles.named("paper"), cell.recipe) for cell in table.all_cells]
     highest = [max(map(recipe.rate_at, range(0, recipe.iterations, 100))) for recipe in recipes]
     assert highest == [0.1, 0.1, 0.05, 0.001, 0.001]

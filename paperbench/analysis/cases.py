@@ -28,7 +28,7 @@ from paperbench.analysis.record import (
     find_analysis,
     write_analysis,
 )
-from paperbench.analysis.walk import Measured, Subject, measure
+from paperbench.analysis.walk import Measurements, Subject, measure
 from paperbench.catalogue import DATASETS, FAMILIES, NETS, Net
 from paperbench.data.dataset import Dataset
 from paperbench.data.sources import data_directory, load_dataset
@@ -39,14 +39,14 @@ from paperbench.runs.environment import code_facts, environment_facts
 from paperbench.runs.hashed import SCHEMA
 from paperbench.runs.history import History
 from paperbench.runs.named import NamedNet, find_run, images_of, read_net, resolve_net
-from paperbench.runs.planning import needed_datasets, net_and_recipe, plan
+from paperbench.runs.planning import needed_datasets, net_and_recipe, planned_runs
 from paperbench.runs.record import DataFacts, Record
 from paperbench.runs.resume import Checkpoint
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.seeds import derived_seed
 from paperbench.specs.recipe import Recipe
 from paperbench.specs.run_spec import canonical_json
-from paperbench.specs.table import Table, find_spec_root, load_table
+from paperbench.specs.table import Table, find_spec_root, read_table
 from paperbench.specs.table_files import read_named, table_ids
 from paperbench.training.device import choose_device
 from paperbench.training.foreign import load_state, read_state
@@ -181,7 +181,7 @@ def analyses_of(
             refuse_all_but("--trained", "--cells", "--profile", by="--trained")
         else:
             refuse_all_but("--cells", "--profile", "--seeds", by="A table")
-        cases = of_table(load_table(what, specs), cells or "*", profile, seeds, where)
+        cases = of_table(read_table(what, specs), cells or "*", profile, seeds, where)
         cases = of_runs(cases, profile, store) if trained else cases
     else:
         raise PaperbenchError(f"There is no {what!r} to analyze. {nearest(str(what), [*ids, *NETS])}")
@@ -213,7 +213,7 @@ def of_table(table: Table, cells: str | Sequence[str], profile: str, seeds: int,
     """Return the nets of some cells of a table, at initialisation, with images of a data directory."""
     chosen, of_profile = table.cells(cells), table.profiles.named(profile)
     datasets = {key: load_dataset(key, where) for key in needed_datasets(chosen, of_profile)}
-    runs = plan(table, chosen, profile, "fp32", seeds, datasets)
+    runs = planned_runs(table, chosen, profile, "fp32", seeds, datasets)
     return [Case(run.net_name, run.net, run.recipe, run.dataset, run.seed) for run in runs]
 
 
@@ -328,7 +328,7 @@ def analyse(case: Case, conditions: AnalysisOptions, device: torch.device) -> An
     )
 
 
-def _require_finite(found: Measured, subject: Subject, case: Case) -> None:
+def _require_finite(found: Measurements, subject: Subject, case: Case) -> None:
     rows = [*zip(subject.units, found.rows, strict=True)]
     for what, column, in_order in (("signal", "residual_norm", rows), ("gradient", "gradient_norm", rows[::-1])):
         for (unit, _), row in in_order:

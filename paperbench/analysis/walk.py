@@ -101,7 +101,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurements:
     """What the passes measured in one net.
 
     Attributes:
@@ -119,7 +119,7 @@ class Measured:
     channels: list[tuple[float, ...]]
 
 
-def measure(subject: Subject) -> Measured:
+def measure(subject: Subject) -> Measurements:
     """Measure signal and gradient in every unit."""
     rows: list[dict[str, Any]] = []
     channels, kept, output = [], [], subject.enter()
@@ -131,7 +131,7 @@ def measure(subject: Subject) -> Measured:
     loss, gradient = subject.loss(output), pull(subject.loss, output)
     for values, found in zip(reversed(rows), _backward(subject, subject.backward(kept), gradient), strict=True):
         values |= found
-    return Measured(loss.item(), _describe(output), _norm(gradient), rows, channels)
+    return Measurements(loss.item(), _describe(output), _norm(gradient), rows, channels)
 
 
 @torch.no_grad()

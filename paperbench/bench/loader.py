@@ -25,7 +25,7 @@ from paperbench.errors import PaperbenchError, count
 from paperbench.files import read_at_most
 from paperbench.processors import processors
 from paperbench.specs.recipe import Decoder, Recipe
-from paperbench.specs.table import find_spec_root, load_table
+from paperbench.specs.table import find_spec_root, read_table
 
 IMAGES, BATCH_SIZE, AHEAD = 256, 64, 2
 
@@ -43,7 +43,7 @@ def measure_loader(data: Path | None, rounds: int, seconds: float, log: Callable
         log: Prints a line of progress.
     """
     files, title = sample_photographs() if data is None else sample_images(load_index(data).dataset())
-    table = load_table("table5", find_spec_root())
+    table = read_table("table5", find_spec_root())
     recipes = {name: recipe for (profile, name), recipe in table.recipes.items() if profile == "paper"}
     encoded = [files.read(number) for number in range(len(files))]
     decoding: _Ways = {"decode, Pillow": (None, partial(_time_decoding, encoded, "pillow"))}

@@ -21,7 +21,7 @@ from paperbench.bench.setup import IMAGE_SIZE, Training, bench_training, equal_p
 from paperbench.bench.throughput import MIN_STEPS
 from paperbench.bench.timing import Way, race, stopwatch
 from paperbench.catalogue import FAMILIES, resolve
-from paperbench.specs.table import find_spec_root, load_table
+from paperbench.specs.table import find_spec_root, read_table
 from paperbench.training.evaluation import no_interrupt
 from paperbench.training.memory import release_memory
 from paperbench.training.processes import Processes
@@ -39,7 +39,7 @@ def scaling_training(name: str, batch_size: int | None, device: torch.device) ->
     net = resolve(name)
     if FAMILIES[net.family].size == IMAGE_SIZE:
         return bench_training(name, batch_size or 128, device)
-    table = load_table("table5", find_spec_root())
+    table = read_table("table5", find_spec_root())
     recipe = table.recipe_in(table.profiles.named("paper"))
     size, group = batch_size or recipe.batch_size, recipe.batch_norm.group
     files, _ = sample_photographs()

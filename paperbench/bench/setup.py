@@ -17,7 +17,7 @@ from paperbench.data.dataset import ImageDataset
 from paperbench.errors import PaperbenchError
 from paperbench.runs.environment import code_facts, environment_facts
 from paperbench.specs.recipe import Recipe
-from paperbench.specs.table import find_spec_root, load_table
+from paperbench.specs.table import find_spec_root, read_table
 from paperbench.training.soundness import LEARNING_RATE
 from paperbench.training.trainer import Trainer
 
@@ -65,7 +65,7 @@ def bench_recipe(batch_size: int) -> Recipe:
         raise PaperbenchError(
             f"Batch norm needs at least 2 images per batch, not {batch_size}. Choose a larger --batch-size."
         )
-    table = load_table("table2", find_spec_root())
+    table = read_table("table2", find_spec_root())
     recipe = table.recipe_in(table.profiles.named("paper"))
     group = recipe.batch_norm.group if batch_size % recipe.batch_norm.group == 0 else batch_size
     settings = replace(recipe.batch_norm, group=group)

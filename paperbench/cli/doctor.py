@@ -30,11 +30,11 @@ def execute(args: argparse.Namespace) -> int:
     try:
         from paperbench.data.sources import data_directory
         from paperbench.runs.doctor import diagnose
-        from paperbench.specs.table import find_spec_root, load_table, table_ids
+        from paperbench.specs.table import find_spec_root, read_table, table_ids
     except ImportError as error:
         raise PaperbenchError(f"A library does not load: {error}. Install paperbench again.") from error
     root = find_spec_root()
-    tables = [load_table(name, root) for name in table_ids(root)]
+    tables = [read_table(name, root) for name in table_ids(root)]
     found = diagnose(args.device, data_directory(args.data), args.results, tables)
     print(page(found))
     return int(bool(found.problems))

@@ -112,9 +112,9 @@ def _external(
     args: argparse.Namespace, candidate: Candidate, tested: Sequence[EvaluationMetrics] | None
 ) -> ExternalResult:
     """Return the external result of a cell; before the test, with an error of 0."""
-    from paperbench.specs.table import find_spec_root, load_table
+    from paperbench.specs.table import find_spec_root, read_table
 
-    table = load_table(args.table, find_spec_root(args.tables))
+    table = read_table(args.table, find_spec_root(args.tables))
     cell = one_cell(table, args.cell)
     setting, paper = one_setting(cell, args.setting), table.profiles.named("paper")
     evaluation, net = table.evaluation_in(paper, cell), cell.net_in(paper, setting)

@@ -60,7 +60,7 @@ def execute(args: argparse.Namespace) -> int:
     from paperbench.catalogue import NETS, resolve
     from paperbench.report.description import describe
     from paperbench.report.drawing import net_drawing, units_drawing
-    from paperbench.specs.table import find_spec_root, load_table, table_ids
+    from paperbench.specs.table import find_spec_root, read_table, table_ids
 
     form = format_of(args, FORMATS)
     if args.what.partition(".")[0] in NETS:
@@ -71,7 +71,7 @@ def execute(args: argparse.Namespace) -> int:
         return 0
     root = find_spec_root(args.tables)
     ids = table_ids(root)
-    tables = {one: load_table(one, root) for one in ([args.what] if args.what in ids else ids)}
+    tables = {one: read_table(one, root) for one in ([args.what] if args.what in ids else ids)}
     figures = {figure.id: (table, figure) for table in tables.values() for figure in table.experiment.figures}
     if args.what not in tables | figures:
         raise PaperbenchError(f"There is no {args.what!r} to draw. {nearest(args.what, [*tables, *figures, *NETS])}")

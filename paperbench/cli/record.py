@@ -45,14 +45,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from paperbench.specs.table import find_spec_root, load_table
+    from paperbench.specs.table import find_spec_root, read_table
 
     if args.error is not None and 0 < args.error < 1 and not args.below_1_percent:
         raise PaperbenchError(
             f"--error {args.error:g}: {args.error:g} % or {100 * args.error:g} %? Errors are in percent. Give "
             f"`--error {100 * args.error:g}`, or add --below-1-percent if {args.error:g} % is right."
         )
-    table = load_table(args.table, find_spec_root(args.tables))
+    table = read_table(args.table, find_spec_root(args.tables))
     cell = one_cell(table, args.cell)
     enter(make_result(args, table, cell, one_setting(cell, args.setting), args.error), args)
     return 0

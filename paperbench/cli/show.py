@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from paperbench.report.published import describe
-    from paperbench.specs.table import find_spec_root, load_table
+    from paperbench.specs.table import find_spec_root, read_table
 
-    print(describe(load_table(args.table, find_spec_root(args.tables)), args.profile, args.long))
+    print(describe(read_table(args.table, find_spec_root(args.tables)), args.profile, args.long))
     return 0

@@ -51,10 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from paperbench.specs.table import find_spec_root, load_table, table_ids
+    from paperbench.specs.table import find_spec_root, read_table, table_ids
 
     root = find_spec_root(args.tables)
-    tables = [load_table(one, root) for one in ([args.table] if args.table else table_ids(root))]
+    tables = [read_table(one, root) for one in ([args.table] if args.table else table_ids(root))]
     if args.profile and tables:
         tables[0].profiles.named(args.profile)  # raises an error if there is none
     code = _show(args, tables)

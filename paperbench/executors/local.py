@@ -26,7 +26,7 @@ USUAL = (0, 2, TIME_WAS_UP)
 """Exit statuses after which a worker is not restarted."""
 
 
-class Worker:
+class WorkerProcesses:
     """A copy of the command: the processes that train its runs together, each in a session without a terminal.
 
     Args:
@@ -144,7 +144,7 @@ def run(
         clock: Tells signals from repeated ones.
     """
     lock, printing = RLock(), Lock()
-    running: dict[int, Worker] = {}
+    running: dict[int, WorkerProcesses] = {}
 
     def forward(number: int) -> None:
         with lock:
@@ -164,7 +164,7 @@ def run(
             with lock:
                 if limits.signal:
                     return 128 + limits.signal
-                running[index] = Worker(workers, variables[index - 1], say_for, further)
+                running[index] = WorkerProcesses(workers, variables[index - 1], say_for, further)
             status = running[index].wait()
             if status in USUAL or limits.signal:
                 break

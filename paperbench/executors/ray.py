@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from paperbench.errors import PaperbenchError
 from paperbench.executors import Workers
-from paperbench.executors.local import RESTARTS, USUAL, Worker, how_it_ended
+from paperbench.executors.local import RESTARTS, USUAL, WorkerProcesses, how_it_ended
 from paperbench.launch import TIME_WAS_UP
 from paperbench.runs.limits import Limits, stopping_on_signals
 
@@ -64,7 +64,7 @@ def work(workers: Workers, number: int, end: float) -> int:
     if seconds <= 0:
         return TIME_WAS_UP
     rest = () if math.isinf(end) else ("--max-seconds", str(seconds))
-    worker = Worker(workers, {}, lambda line: print(f"{number}: {line}", file=sys.stderr, flush=True), rest)
+    worker = WorkerProcesses(workers, {}, lambda line: print(f"{number}: {line}", file=sys.stderr, flush=True), rest)
     is_stopping = False
     while True:
         try:

@@ -143,7 +143,7 @@ and the range of medians in the nets of results/health that trained, for each of
 
 
 @dataclass(frozen=True)
-class Group:
+class AnalysisGroup:
     """Analyses of one net under the same conditions, by seed.
 
     Attributes:
@@ -170,14 +170,16 @@ class Analyses(tuple[Analysis, ...]):
     __slots__ = ()
 
     @property
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[AnalysisGroup, ...]:
         """The analyses of each net together, as they were given."""
         found: dict[tuple[object, ...], list[Analysis]] = {}
         for one in self:
             found.setdefault((one.spec.digest, one.stages), []).append(one)
         shared = {"", *self._shared}
         labels = ([some[0].net, *(fact for fact in _facts(some[0]) if fact not in shared)] for some in found.values())
-        return tuple(Group(", ".join(label), tuple(some)) for label, some in zip(labels, found.values(), strict=True))
+        return tuple(
+            AnalysisGroup(", ".join(label), tuple(some)) for label, some in zip(labels, found.values(), strict=True)
+        )
 
     @property
     def conditions(self) -> str:
@@ -282,11 +284,11 @@ def _tables(analyses: Analyses, is_markdown: bool) -> str:
     return f"{escape_markdown(text) if is_markdown else text}\n"
 
 
-def _of_seeds(group: Group) -> str:
+def _of_seeds(group: AnalysisGroup) -> str:
     return f", median of {len(group.analyses)} seeds" if len(group.analyses) > 1 else ""
 
 
-def _overview(groups: Sequence[Group]) -> Grid:
+def _overview(groups: Sequence[AnalysisGroup]) -> Grid:
     """A row for each net; of several seeds the median, and the lowest and the highest below it."""
     rows = []
     for group in groups:
@@ -299,7 +301,7 @@ def _overview(groups: Sequence[Group]) -> Grid:
     return Grid(("net", *headers), tuple(rows), ("left", *["right"] * len(OVERVIEW)), ("key", *parts))
 
 
-def _by_unit(group: Group) -> Grid:
+def _by_unit(group: AnalysisGroup) -> Grid:
     """A row for each unit, or for the first and the last of each stage, and for x_L."""
     analyses, end = group.analyses, len(group.stages)
     last_of_stages = {unit - 1 for unit in (*group.borders, end)}
@@ -318,7 +320,7 @@ def _by_unit(group: Group) -> Grid:
     return Grid(("l", "stage", *headers), rows, ("right",) * (2 + len(columns)), ("key", "key", *parts))
 
 
-def _chains(groups: Sequence[Group]) -> Grid:
+def _chains(groups: Sequence[AnalysisGroup]) -> Grid:
     """A row for each chain of units of a net; of several nets only the longest."""
     rows = []
     for group in groups:
@@ -329,7 +331,7 @@ def _chains(groups: Sequence[Group]) -> Grid:
     return Grid(("net", "units", *(header for _, header in SINGULAR)), tuple(rows), ("left", *["right"] * 4))
 
 
-def _paths(groups: Sequence[Group]) -> Grid:
+def _paths(groups: Sequence[AnalysisGroup]) -> Grid:
     """A row for each net: the share of dE/dx_0 by length of path."""
     rows = []
     for group in groups:
@@ -342,7 +344,7 @@ def _paths(groups: Sequence[Group]) -> Grid:
     return Grid(headers, tuple(rows), ("left", *["right"] * (len(headers) - 1)))
 
 
-def _left_out(groups: Sequence[Group]) -> Grid:
+def _left_out(groups: Sequence[AnalysisGroup]) -> Grid:
     """A row for each net: its error in percent, and those without one unit."""
     rows = []
     for group in groups:
@@ -353,7 +355,7 @@ def _left_out(groups: Sequence[Group]) -> Grid:
     return Grid(("net", "whole", "median without a unit", "worst", "unit"), tuple(rows), ("left", *["right"] * 4))
 
 
-def _health(group: Group, with_ends: bool) -> tuple[str, Grid]:
+def _health(group: AnalysisGroup, with_ends: bool) -> tuple[str, Grid]:
     """A title, and a row for each quantity; of several seeds the medians."""
     found, spec = [one.health for one in group.analyses if one.health], group.analyses[0].spec
     stage = -1 if spec.weights else bisect_right(ITERATIONS, spec.iteration) - 1

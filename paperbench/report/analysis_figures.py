@@ -18,7 +18,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from paperbench.analysis.record import Analysis
 from paperbench.errors import PaperbenchError, one_line
-from paperbench.report.analyses import SINGULAR, Analyses, Group, by_unit, singular
+from paperbench.report.analyses import SINGULAR, Analyses, AnalysisGroup, by_unit, singular
 from paperbench.report.figures import COLOURS, DASHES, MARKERS, N_MARKERS, PAGE, STYLE, to_bytes
 
 __all__ = ["draw", "to_bytes"]
@@ -78,7 +78,7 @@ def draw(analyses: Analyses, minus: Analyses | None = None) -> Figure:
     return figure
 
 
-def _panels(groups: Sequence[Group]) -> Iterator[_Panel]:
+def _panels(groups: Sequence[AnalysisGroup]) -> Iterator[_Panel]:
     """Yield the panels for what was measured in any of some nets."""
     for column, title in (
         ("signal_norm", "signal, norm of x_l"),
@@ -132,7 +132,7 @@ def _of_left_out(one: Analysis) -> Points:
     return range(len(errors)), errors
 
 
-def _lines(groups: Sequence[Group]) -> Block:
+def _lines(groups: Sequence[AnalysisGroup]) -> Block:
     """Return panels with a line for each net, and their legend."""
     panels = list(_panels(groups))
     names = [_wrapped(group.label) for group in groups]
@@ -151,7 +151,7 @@ def _lines(groups: Sequence[Group]) -> Block:
     return (n_rows * ROW + 0.14 * n_lines + 0.1, draw_on)
 
 
-def _draw_panel(axes: Axes, panel: _Panel, groups: Sequence[Group]) -> None:
+def _draw_panel(axes: Axes, panel: _Panel, groups: Sequence[AnalysisGroup]) -> None:
     for number, group in enumerate(groups):
         found = [panel.points(one) for one in group.analyses]
         xs = max((xs for xs, _ in found), key=len)
@@ -183,7 +183,7 @@ def _draw_panel(axes: Axes, panel: _Panel, groups: Sequence[Group]) -> None:
             axis.set_major_locator(MaxNLocator(6, integer=axis is axes.xaxis))
 
 
-def _mark_stages(axes: Axes, groups: Sequence[Group]) -> None:
+def _mark_stages(axes: Axes, groups: Sequence[AnalysisGroup]) -> None:
     """Mark where stages begin, in a net's colour if nets differ."""
     borders = [tuple(group.borders) for group in groups]
     is_shared = len(set(borders)) == 1
@@ -193,7 +193,7 @@ def _mark_stages(axes: Axes, groups: Sequence[Group]) -> None:
             axes.axvline(unit, color=colour, linewidth=0.5, alpha=0.6, zorder=0, gid="stage")
 
 
-def channels_of(group: Group) -> np.ndarray:
+def channels_of(group: AnalysisGroup) -> np.ndarray:
     """Return the deviation of each channel of x_l, (channels, units): median over seeds; NaN where x_l has fewer."""
     most = max(map(len, group.analyses[0].channels))
     seeds = [[[*unit, *[np.nan] * (most - len(unit))] for unit in one.channels] for one in group.analyses]
@@ -201,7 +201,7 @@ def channels_of(group: Group) -> np.ndarray:
     return median
 
 
-def _channels(maps: Sequence[tuple[Group, np.ndarray]]) -> Block:
+def _channels(maps: Sequence[tuple[AnalysisGroup, np.ndarray]]) -> Block:
     """Return a heat map for each net, of the deviation of each channel of x_l."""
     n_rows = (len(maps) + 1) // 2
     found = np.concatenate([values[values > 0] for _, values in maps])
@@ -222,7 +222,7 @@ def _channels(maps: Sequence[tuple[Group, np.ndarray]]) -> Block:
     return (n_rows * (ROW + 0.25) + 0.4, draw_on)
 
 
-def _difference(of: tuple[Group, np.ndarray], minus: tuple[Group, np.ndarray]) -> Block:
+def _difference(of: tuple[AnalysisGroup, np.ndarray], minus: tuple[AnalysisGroup, np.ndarray]) -> Block:
     """Return the heat map of the difference of two nets."""
     (group, values), (other, subtracted) = of, minus
     if values.shape != subtracted.shape or (np.isnan(values) != np.isnan(subtracted)).any():
@@ -237,7 +237,9 @@ def _difference(of: tuple[Group, np.ndarray], minus: tuple[Group, np.ndarray]) -
     return (ROW + 0.65, draw_on)
 
 
-def _draw_map(axes: Axes, group: Group, values: np.ndarray, norm: Normalize, colours: str, title: str) -> AxesImage:
+def _draw_map(
+    axes: Axes, group: AnalysisGroup, values: np.ndarray, norm: Normalize, colours: str, title: str
+) -> AxesImage:
     image = axes.imshow(values, norm=norm, cmap=colours, aspect="auto", origin="lower", interpolation="nearest")
     axes.set(title=_wrapped(title), xlabel="unit l", ylabel="channel", facecolor="0.9")
     for unit in group.borders:

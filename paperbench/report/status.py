@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from paperbench.errors import count, duration, listing, one_line
 from paperbench.report.grid import Grid, as_text, paragraph
-from paperbench.runs.status import STATES, Progress, RunStatus, TableStatus
+from paperbench.runs.status import STATES, RunProgress, RunStatus, TableStatus
 
 _NOTHING = "-"  # as in report.report, whose import takes half a second
 
@@ -56,7 +56,7 @@ def _blocks(status: TableStatus) -> Iterator[str]:
         yield paragraph(f"Failed: {listing(names)}. {message}")
 
 
-def _running(running: list[tuple[RunStatus, Progress]]) -> Grid:
+def _running(running: list[tuple[RunStatus, RunProgress]]) -> Grid:
     rows = []
     for run, progress in running:
         speed, left = progress.images_per_second, progress.seconds_left

@@ -63,7 +63,7 @@ def needed_datasets(cells: list[Cell], profile: Profile) -> list[str]:
     return list(dict.fromkeys(cell.dataset_in(profile) for cell in cells))
 
 
-def plan(
+def planned_runs(
     table: Table,
     cells: list[Cell],
     profile_name: str,

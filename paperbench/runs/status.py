@@ -44,7 +44,7 @@ _NO_GROUP = Group("", "fp32")
 
 
 @dataclass(frozen=True)
-class Progress:
+class RunProgress:
     """How far a run is that is being trained.
 
     Attributes:
@@ -74,7 +74,7 @@ class RunStatus:
     cell: str
     seed: int
     state: State
-    progress: Progress | None
+    progress: RunProgress | None
     failure: Failure | None
     silent: float | None
 
@@ -223,7 +223,7 @@ class Snapshot:
         silent = held.silent if held and state != "done" else None
         return RunStatus(run_id, training.cell.id, seed, state, progress, failure, silent)
 
-    def _progress(self, run_id: str, recipe: Recipe, holder: Holder | None) -> Progress:
+    def _progress(self, run_id: str, recipe: Recipe, holder: Holder | None) -> RunProgress:
         """Return how far a run is, by its history, and how fast, by its last saved session."""
         record, file = self._records.get(run_id), self._store.directory(run_id).history_file
         line, logged = None, 0.0
@@ -238,7 +238,7 @@ class Snapshot:
             resumed = max(logged, holder.since if holder and holder.since else 0.0)
             left = max(0.0, resumed + (recipe.iterations - iteration) / rate - time.time())
         speed = rate * recipe.batch_size if rate else None
-        return Progress(iteration, recipe.iterations, speed, left, holder.job if holder else None)
+        return RunProgress(iteration, recipe.iterations, speed, left, holder.job if holder else None)
 
 
 def _rate(record: Record) -> float | None:

@@ -21,7 +21,7 @@ from paperbench.specs.table_files import TableFiles, read_named, resolve_cells, 
 from paperbench.specs.yaml_file import Document, SpecError, read_yaml
 from paperbench.typed import KeyPath, Problem, unknown_words
 
-__all__ = ["Table", "find_spec_root", "load_experiment", "load_profiles", "load_table", "table_ids"]
+__all__ = ["Table", "find_spec_root", "load_experiment", "load_profiles", "read_table", "table_ids"]
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def find_spec_root(chosen: Path | None = None) -> Path:
     raise PaperbenchError("experiments/ and expected/ are missing from this installation. Reinstall paperbench.")
 
 
-def load_table(table: str, root: Path) -> Table:
+def read_table(table: str, root: Path) -> Table:
     """Load a table from the directories experiments/ and expected/ under `root`."""
     known = table_ids(root)
     if table not in known:

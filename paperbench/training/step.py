@@ -20,11 +20,11 @@ from paperbench.training.processes import Processes
 from paperbench.training.tree_sum import TreeSum
 from paperbench.training.working_copy import DirectModel
 
-Group = tuple[Tensor, list[Tensor]]
+GroupResult = tuple[Tensor, list[Tensor]]
 """Results of a batch-norm group: its row, see `TrainingStep._backward`, and the gradients."""
 
 
-def in_turn(calls: Iterable[Callable[[], Group]]) -> Iterator[Group]:
+def in_turn(calls: Iterable[Callable[[], GroupResult]]) -> Iterator[GroupResult]:
     """Do one call after another, each when its result is asked for."""
     return (call() for call in calls)
 
@@ -51,7 +51,7 @@ class TrainingStep:
         precision: str,
         processes: Processes,
         *,
-        run: Callable[[Iterable[Callable[[], Group]]], Iterable[Group]] = in_turn,
+        run: Callable[[Iterable[Callable[[], GroupResult]]], Iterable[GroupResult]] = in_turn,
     ) -> None:
         self._workings, self._run, self._optimiser, self._metrics = workings, run, optimiser, metrics
         self._recipe, self._batches, self._precision, self._processes = recipe, batches, precision, processes
@@ -88,7 +88,7 @@ class TrainingStep:
             sums.add(gradients)
         self._gradients = sums.total()
 
-    def _backward(self, working: DirectModel, group: tuple[Tensor, Tensor], weight: Tensor) -> Group:
+    def _backward(self, working: DirectModel, group: tuple[Tensor, Tensor], weight: Tensor) -> GroupResult:
         """Compute the gradients of the group's share of the batch's mean loss, given the weight of one image in it.
 
         Returns:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from paperbench.analysis.linear import pull, push
-from paperbench.analysis.walk import Measured, Subject, measure
+from paperbench.analysis.walk import Measurements, Subject, measure
 from paperbench.catalogue import FAMILIES, PLACEMENTS, SHORTCUTS, Net, resolve
 from paperbench.models import ResidualNet
 from paperbench.models.residual_unit import ResidualUnit
@@ -51,7 +51,7 @@ def randomised(net: Net) -> ResidualNet:
     return model
 
 
-def measured(model: ResidualNet, *, by_batch: bool = True, device: str = "cpu") -> Measured:
+def measured(model: ResidualNet, *, by_batch: bool = True, device: str = "cpu") -> Measurements:
     return measure(subject(model.to(device), by_batch=by_batch, device=device))
 
 
@@ -60,7 +60,7 @@ def subject(model: ResidualNet, *, by_batch: bool = True, side: int | None = Non
     return Subject(model, images, labels, by_batch=by_batch, dtype=torch.float64, seed=SEED)
 
 
-def column(found: Measured, name: str) -> list[Any]:
+def column(found: Measurements, name: str) -> list[Any]:
     return [row[name] for row in found.rows]
 
 

@@ -16,7 +16,7 @@ from paperbench.runs.external import write_external
 from paperbench.runs.history import HistoryLine, history_bytes
 from paperbench.runs.record import Record
 from paperbench.runs.store import RunDirectory, Store
-from paperbench.specs.table import Table, load_table
+from paperbench.specs.table import Table, read_table
 from tests.compare.judging import external, record, records
 from tests.helpers import ROOT, change_yaml, copy_of_specs, edit, write_record
 
@@ -147,7 +147,7 @@ def test_damaged_file_is_named(
 
 
 def test_runs_of_other_tables_are_ignored(run: Run, tmp_path: Path, table2: Table) -> None:
-    table3 = load_table("table3", ROOT)
+    table3 = read_table("table3", ROOT)
     write(tmp_path, [record(table3, "cifar10_resnet164_no_warm_up/preact", 5.5)])
     assert run("compare", "table2", "--results", tmp_path)[2] == ""
 

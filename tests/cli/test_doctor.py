@@ -18,7 +18,7 @@ import torch
 from paperbench.catalogue import DATASETS
 from paperbench.cli.doctor import page
 from paperbench.runs.doctor import Diagnosis, describe_cpu, diagnose, output_of
-from paperbench.specs.table import Table, load_table
+from paperbench.specs.table import Table, read_table
 from tests.cli.conftest import Run
 from tests.executors.commands import write_program
 from tests.golden import assert_golden
@@ -34,7 +34,7 @@ Diagnose = Callable[..., Diagnosis]
 @pytest.fixture
 def diagnosis(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tables: dict[str, Table]) -> Diagnose:
     """Examines a machine that has both data sets, for a small table, with `nvidia-smi` and GPUs."""
-    own = [load_table("mytable", ROOT / "examples" / "own_table"), tables["table1"], tables["table4"]]
+    own = [read_table("mytable", ROOT / "examples" / "own_table"), tables["table1"], tables["table4"]]
     images = random_dataset(32).x_train
     Path("data").mkdir()
     for key in ("cifar10", "cifar100"):

@@ -20,7 +20,7 @@ import pytest
 from paperbench.compare.comparison import compare
 from paperbench.report.depth import points_of
 from paperbench.report.figures import draw_depth, to_bytes
-from paperbench.specs.table import Table, load_table
+from paperbench.specs.table import Table, read_table
 from tests.cli.conftest import Run
 from tests.compare.judging import record, records
 from tests.helpers import ROOT
@@ -196,7 +196,7 @@ def test_rows_of_the_lab_are_lines_by_depth_with_gaps_and_its_rates_panels(tmp_p
     lab, errors = shutil.copytree(ROOT / "examples" / "lab", tmp_path / "lab"), count(1)
     file = lab / "expected" / "lab.yaml"
     file.write_text(re.sub("unprinted", lambda _: f"{next(errors)}.0", file.read_text()).replace(" 8.0", " unprinted"))
-    table = load_table("lab", lab)
+    table = read_table("lab", lab)
     points = points_of(compare(table, table.all_cells, "paper", ()))
     assert {point.panel for point in points} == {f"handwritten digits at 8x8, rate {rate}" for rate in ("0.1", "0.02")}
     assert [point.depth for point in points] == [20, 56, 110] * 12

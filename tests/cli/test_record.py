@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from paperbench.runs.external import ExternalResult, read_externals
-from paperbench.specs.table import load_table
+from paperbench.specs.table import read_table
 from tests.cli.conftest import Run
 from tests.helpers import ROOT
 
@@ -33,7 +33,7 @@ def test_result_is_recorded_as_external(record: Run) -> None:
     assert out == (
         f"Recorded table2 original/resnet164, seed 3: 6.41 %\nin {path}\nNext: `paperbench compare table2`\n"
     )
-    table = load_table("table2", ROOT)
+    table = read_table("table2", ROOT)
     cell = table.cell("original/resnet164")
     digest = table.experiment_digest(cell, cell.settings[0])
     assert only_result(Path("results")) == ExternalResult(
@@ -57,7 +57,7 @@ def test_cell_with_several_nets_takes_a_result_for_each(record: Run) -> None:
         code, out, _ = record(*where, "--setting", label)
         assert code == 0
         assert out.startswith(f"Recorded table1 exclusive_gating_0_to_5/resnet110 ({label}), seed 3: ")
-    table = load_table(SWEEP[0], ROOT)
+    table = read_table(SWEEP[0], ROOT)
     cell = table.cell(SWEEP[1])
     found = {result.setting: result.experiment for result in read_externals(Path("results"))[0]}
     labels = {setting.label: table.experiment_digest(cell, setting) for setting in cell.settings}

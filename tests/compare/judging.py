@@ -25,7 +25,7 @@ from paperbench.specs.claim import Claim
 from paperbench.specs.experiment import Setting
 from paperbench.specs.recipe import Evaluation
 from paperbench.specs.run_spec import RunSpec
-from paperbench.specs.table import Table, load_table
+from paperbench.specs.table import Table, read_table
 from tests.helpers import ROOT, a_record, a_session
 
 ORIGINAL = DataFacts("CIFAR-10", "the original files, md5 as published", True, "f" * 64)
@@ -42,7 +42,7 @@ Errors = Mapping[str, Sequence[float | None]]
 @functools.cache
 def a_table(name: str) -> Table:
     """A shipped table, read once."""
-    return load_table(name, ROOT)
+    return read_table(name, ROOT)
 
 
 def setting_of(cell: Cell, label: str | None) -> Setting:

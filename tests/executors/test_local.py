@@ -14,7 +14,7 @@ import pytest
 from paperbench import api
 from paperbench.errors import PaperbenchError, RunError
 from paperbench.executors import Workers, local
-from paperbench.executors.local import Worker, environments, ids_of_gpus
+from paperbench.executors.local import WorkerProcesses, environments, ids_of_gpus
 from paperbench.launch import TIME_WAS_UP
 from paperbench.runs.limits import Limits
 from paperbench.runs.store import Store
@@ -286,7 +286,7 @@ def test_worker_of_several_processes_is_restarted_as_a_whole(workplace: Workplac
 
 def test_hung_process_of_a_worker_is_killed(workplace: Workplace) -> None:
     workers = workplace.workers("test $RANK = 0 && exec sleep 100; exit 1", 1, 2)
-    assert Worker(workers, {}, workplace.say).wait(seconds_to_end=0.2) == -9
+    assert WorkerProcesses(workers, {}, workplace.say).wait(seconds_to_end=0.2) == -9
 
 
 # With paperbench itself

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from paperbench.errors import PaperbenchError
 from paperbench.specs.experiment import Experiment
 from paperbench.specs.profile import Profiles
-from paperbench.specs.table import load_profiles, load_table
+from paperbench.specs.table import load_profiles, read_table
 from paperbench.specs.yaml_file import SpecError, read_yaml
 from tests.fuzz.strategies import damaged, is_refused, share_of_examples, times_examples
 from tests.helpers import ROOT, copy_of_specs
@@ -70,7 +70,7 @@ def rearranged(draw: st.DrawFn, original: bytes) -> bytes:
 def load_everything(root: Path, name: str = "table2") -> None:
     """Load everything that a run needs."""
     load_profiles(root)
-    table = load_table(name, root)
+    table = read_table(name, root)
     for profile in table.profiles.profiles.values():
         for cell in table.all_cells:
             table.recipe_in(profile, cell.recipe)

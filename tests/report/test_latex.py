@@ -27,7 +27,7 @@ from paperbench.compare.comparison import Comparison
 from paperbench.report import latex
 from paperbench.report.latex import escape
 from paperbench.report.report import Report
-from paperbench.specs.table import Table, load_table
+from paperbench.specs.table import Table, read_table
 from tests.compare.judging import COPY, compared, external, record, records
 from tests.golden import assert_golden
 from tests.helpers import change_yaml, copy_of_specs
@@ -88,7 +88,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
         (("cells", "original", "resnet164"), {"value": 5.93, "mark": "^_%"}),
         (("footnotes",), {"^_%": HOSTILE}),
     )
-    table2 = load_table("table2", root)
+    table2 = read_table("table2", root)
     return compared(
         table2,
         record(table2, "preact/resnet110", 9.0, data=replace(COPY, name=HOSTILE)),
@@ -124,7 +124,7 @@ def comparisons(
     table2 = tables["table2"]
     root = copy_of_specs(tmp_path_factory.mktemp("wide"))
     change_yaml(root / "experiments" / "table5.yaml", (("rows", 2, "title"), "scaled ResNets by 1 - g(x)"))
-    table5 = load_table("table5", root)
+    table5 = read_table("table5", root)
     smoke = record(table2, "preact/resnet110", 9.0, profile="smoke")
     return {
         **{name: compared(table, on_request=True) for name, table in tables.items()},

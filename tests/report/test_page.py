@@ -22,7 +22,7 @@ import pytest
 import paperbench
 from paperbench import __version__
 from paperbench.runs.external import write_external
-from paperbench.specs.table import Table, load_table
+from paperbench.specs.table import Table, read_table
 from tests.compare.judging import COPY, external, record, records
 from tests.golden import assert_golden
 from tests.helpers import a_session, change_yaml, copy_of_specs
@@ -252,7 +252,7 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path
         (("cells", "original", "resnet110", "mark"), "<"),
         (("footnotes",), {"<": HOSTILE}),
     )
-    table = load_table("table2", specs)
+    table = read_table("table2", specs)
     sessions = (
         a_session(5),
         a_session(

@@ -16,7 +16,7 @@ import pytest
 from paperbench.data.dataset import ImageDataset
 from paperbench.report.progress import Progress
 from paperbench.runs.history import HistoryLine
-from paperbench.runs.planning import PlannedRun, plan
+from paperbench.runs.planning import PlannedRun, planned_runs
 from paperbench.runs.record import Divergence
 from paperbench.specs.table import Table
 from tests.golden import assert_golden
@@ -25,7 +25,7 @@ from tests.helpers import a_record
 
 @pytest.fixture
 def run(table2: Table, small_dataset: ImageDataset) -> PlannedRun:
-    (planned,) = plan(table2, table2.cells("preact/resnet110"), "smoke", "fp32", 1, {"digits": small_dataset})
+    (planned,) = planned_runs(table2, table2.cells("preact/resnet110"), "smoke", "fp32", 1, {"digits": small_dataset})
     return planned
 
 

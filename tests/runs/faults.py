@@ -38,7 +38,7 @@ from paperbench.runs.record import Record
 from paperbench.runs.session import RunSession
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring
-from paperbench.specs.table import load_table
+from paperbench.specs.table import read_table
 from tests.helpers import ROOT, random_dataset
 from tests.runs.running import Log, assert_same, photographs_recipe, plan_run, tiny_recipe, train
 
@@ -325,7 +325,7 @@ def _run(*, on_photographs: bool) -> PlannedRun:
     }
     if on_photographs:
         return plan_run(photographs_recipe(**changes), load_photos())
-    table = load_table("table2", ROOT)
+    table = read_table("table2", ROOT)
     recipe = tiny_recipe(table.recipe_in(table.profiles.named("paper")), warm_up=None, **changes)
     return plan_run(recipe, random_dataset(8))
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from paperbench.data.dataset import ImageDataset
-from paperbench.runs.planning import needed_datasets, net_and_recipe, plan, run_spec
-from paperbench.specs.table import Table, load_table
+from paperbench.runs.planning import needed_datasets, net_and_recipe, planned_runs, run_spec
+from paperbench.specs.table import Table, read_table
 from tests.helpers import change_yaml, copy_of_specs
 
 IDS = {
@@ -68,7 +68,7 @@ def ids_of(table: Table, profile: str = "paper") -> dict[str, str]:
 
 
 def test_first_seed_of_every_cell_comes_first(table2: Table, small_dataset: ImageDataset) -> None:
-    runs = plan(table2, table2.cells("*"), "paper", "fp32", 2, {"cifar10": small_dataset})
+    runs = planned_runs(table2, table2.cells("*"), "paper", "fp32", 2, {"cifar10": small_dataset})
     assert [run.seed for run in runs] == [0] * 10 + [1] * 10
     assert len({run.cells[0] for run in runs[:10]}) == 10
 
@@ -77,9 +77,9 @@ def test_shared_run_has_the_name_of_its_first_cell(small_dataset: ImageDataset, 
     specs = copy_of_specs(tmp_path)
     other = {"model": "preact_resnet110", "kwargs": {"placement": "original"}}
     change_yaml(specs / "experiments" / "table2.yaml", (("rows", 1, "cells", "resnet110"), other))
-    table = load_table("table2", specs)
+    table = read_table("table2", specs)
     cells = table.cells("original/resnet110") + table.cells("bn_after_addition/resnet110")
-    (shared,) = plan(table, cells, "paper", "fp32", 1, {"cifar10": small_dataset})
+    (shared,) = planned_runs(table, cells, "paper", "fp32", 1, {"cifar10": small_dataset})
     assert shared.cells == ("original/resnet110", "bn_after_addition/resnet110")
     assert shared.net_name == "original_resnet110"
 
@@ -105,7 +105,7 @@ def test_cells_share_a_run_if_they_print_the_same_number(tables: dict[str, Table
 def test_sweep_has_one_run_per_value_and_seed(tables: dict[str, Table], small_dataset: ImageDataset) -> None:
     table = tables["table1"]
     cells = table.cells("exclusive_gating*")
-    runs = plan(table, cells, "paper", "fp32", 2, {"cifar10": small_dataset})
+    runs = planned_runs(table, cells, "paper", "fp32", 2, {"cifar10": small_dataset})
     assert [(run.seed, run.net.gate_bias) for run in runs] == [
         (seed, bias) for seed in (0, 1) for bias in (0, -1, -2, -3, -4, -5, -6, -7)
     ]
@@ -119,7 +119,7 @@ def test_each_cell_uses_its_own_recipe_and_data_set(tables: dict[str, Table], sm
     paper = table.profiles.named("paper")
     assert needed_datasets(cells, paper) == ["cifar10", "cifar100"]
     other = replace(small_dataset, key="cifar100", x_train=small_dataset.x_train[::-1].copy())
-    runs = plan(table, cells, "paper", "fp32", 1, {"cifar10": small_dataset, "cifar100": other})
+    runs = planned_runs(table, cells, "paper", "fp32", 1, {"cifar10": small_dataset, "cifar100": other})
     assert {run.cells[0]: (run.net_name, run.recipe.recipe, run.spec.data) for run in runs} == {
         "preact_resnet164/cifar10": ("preact_resnet164", "cifar", small_dataset.fingerprint),
         "preact_resnet1001/cifar10": ("preact_resnet1001", "cifar", small_dataset.fingerprint),
@@ -191,7 +191,7 @@ def test_other_net_or_recipe_is_another_experiment(
     specs = copy_of_specs(tmp_path)
     change_yaml(specs / file, (path, value))
     name = "resnet1202/cifar10"
-    assert digests(load_table("table4", specs))[name] != digests(tables["table4"])[name]
+    assert digests(read_table("table4", specs))[name] != digests(tables["table4"])[name]
 
 
 def test_descriptive_values_do_not_change_the_experiment(tables: dict[str, Table], tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_descriptive_values_do_not_change_the_experiment(tables: dict[str, Table
     change_yaml(specs / "expected/table4.yaml", (("cells", "resnet1202", "cifar10", "value"), 7.94))
     change_yaml(specs / RECIPE, (("monitoring", "test_every"), 10), (("authors", "framework"), "Caffe2"))
     change_yaml(specs / "experiments/profiles.yaml", (("profiles", "smoke", "depth", "basic"), 20))
-    assert digests(load_table("table4", specs)) == digests(tables["table4"])
+    assert digests(read_table("table4", specs)) == digests(tables["table4"])
 
 
 def test_other_data_set_metric_or_crop_is_another_experiment(tables: dict[str, Table]) -> None:

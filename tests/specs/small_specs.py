@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from paperbench.specs.table import Table, load_table
+from paperbench.specs.table import Table, read_table
 from paperbench.specs.yaml_file import SpecError
 
 ONE, ONE_EXPECTED = "experiments/one.yaml", "expected/one.yaml"
@@ -193,7 +193,7 @@ class SmallSpecs:
         self._write(name)
 
     def load(self, table: str = "one") -> Table:
-        return load_table(table, self.root)
+        return read_table(table, self.root)
 
     def complaints(self, table: str = "one") -> list[tuple[str, int, str]]:
         """File, line and message of each problem of a table."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from paperbench.errors import PaperbenchError
-from paperbench.specs.table import Table, find_spec_root, load_table
+from paperbench.specs.table import Table, find_spec_root, read_table
 from tests.helpers import ROOT
 from tests.specs.small_specs import ONE, ONE_EXPECTED, SmallSpecs
 
@@ -43,7 +43,7 @@ def ids(table: Table, pattern: str, **options: bool) -> set[str]:
 @pytest.mark.parametrize("name", ["tabel2", 2])
 def test_unknown_table_gets_a_suggestion(name: Any) -> None:
     with pytest.raises(PaperbenchError, match=re.escape(f"Unknown table {name!r}. Did you mean 'table2'?")):
-        load_table(name, ROOT)
+        read_table(name, ROOT)
 
 
 def test_directory_without_tables_is_refused(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_directory_without_tables_is_refused(tmp_path: Path) -> None:
         (tmp_path / missing).mkdir()
     assert find_spec_root(tmp_path) == tmp_path
     with pytest.raises(PaperbenchError, match=r"Unknown table 'table2'\. There are none\."):
-        load_table("table2", tmp_path)
+        read_table("table2", tmp_path)
 
 
 def test_cell_can_override_the_defaults(specs: SmallSpecs) -> None:
