@@ -27,8 +27,8 @@ from paperbench.runs.planning import needed_datasets
 from paperbench.runs.record import Environment
 from paperbench.specs.table import Table
 from paperbench.training.device import CUDA_ERRORS, choose_device, gpu_problem
-from paperbench.training.engine import engine_candidates, groups_at_once
-from paperbench.training.memory import memory_free, memory_needed
+from paperbench.training.engine import engine_candidates
+from paperbench.training.memory import memory_free, ways_to_train
 from paperbench.training.precision import choose_precision
 
 CPU = torch.device("cpu")
@@ -175,16 +175,17 @@ def _choose(table: Table, found: Diagnosis) -> None:
         for cell in table.cells()
         for setting in cell.settings
     ]
-    engine, *_ = engine_candidates("auto", device)
+    choices = engine_candidates("auto", device)
     net, recipe = max(trainings, key=lambda training: _activations(training[0]))
-    at_once = groups_at_once(engine.name, recipe, WHOLE)
-    needed, free = memory_needed(net, recipe, precision, at_once=at_once), memory_free(device)
-    found.choices.append((table.id, precision, engine.name, format_bytes(needed)))
+    ways = ways_to_train(net, recipe, precision, None, [one.name for one in choices], WHOLE)
+    fastest, free = next(ways), memory_free(device)
+    found.choices.append((table.id, precision, fastest.engine, format_bytes(fastest.needed)))
     found.reasons.append(f"{precision}: what {table.id} asks for" if own else f"{precision}: the default on {device}")
-    found.reasons.append(f"{engine.name}: {engine.reason}")
-    if free is None or needed <= free:
+    found.reasons.append(f"{fastest.engine}: {choices[0].reason}")
+    if free is None or fastest.needed <= free:
         return
-    if (needed := memory_needed(net, recipe, precision, at_once=at_once, recompute=True)) > free:
+    needed = min(way.needed for way in ways)
+    if needed > free:
         found.problems.append(
             f"The largest net of {table.id} needs about {format_bytes(needed)} in {precision}, with its residual units "
             f"recomputed; {device} has {format_bytes(free)} free. Stop other programs there, choose smaller nets "

@@ -29,7 +29,7 @@ from paperbench.runs.weights import weights_bytes
 from paperbench.specs.recipe import Recipe
 from paperbench.training.engine import BIT_EQUAL, EngineChoice, EngineError, EngineName, engine_candidates
 from paperbench.training.evaluation import EvaluationMetrics
-from paperbench.training.memory import is_out_of_memory, release_memory
+from paperbench.training.memory import Way, is_out_of_memory, release_memory
 from paperbench.training.metrics import TrainingMetrics
 from paperbench.training.processes import ALONE, Processes
 from paperbench.training.soundness import engine_error
@@ -48,7 +48,7 @@ class RunSession:
         lease: The run's lease, which this process holds.
         record: The run's record, if it exists.
         engine: Name of the engine to train with, or "auto".
-        recompute: Whether the backward pass recomputes the residual units, to save memory.
+        way: The way to train that fits into the memory; its engine may be slower than the best one.
         processes: Those that train the run together; this is number 0.
 
     Attributes:
@@ -68,7 +68,7 @@ class RunSession:
         engine: str,
         limits: Limits,
         observer: Observer,
-        recompute: bool = False,
+        way: Way,
         processes: Processes = ALONE,
     ) -> None:
         self.run, self.directory, self._lease = run, directory, lease
@@ -81,11 +81,11 @@ class RunSession:
         self.history = list(facts.history) if facts else []
         self.best_test_error = facts.best_test_error if facts else None
         self.divergence = facts.divergence if facts else None
-        self._recompute = recompute
+        self._recompute = way.recompute
         self._untrained = partial(
             Trainer,
             *(run.net, run.recipe, run.dataset, run.seed, run.spec.precision, device),
-            recompute=recompute,
+            recompute=way.recompute,
             between_batches=limits.raise_if_signalled,
             announce=warn,
             processes=processes,
@@ -93,6 +93,8 @@ class RunSession:
         earlier = self._earlier_sessions[-1].engine if self._earlier_sessions else None
         candidates = engine_candidates(engine, device, earlier)
         self._fallback: list[str] = []
+        while candidates[0].name != way.engine:
+            self._fallback.append(f"engine {candidates.pop(0).name} was not used: the memory is too short for it")
         self._code, self._environment = code_facts(), environment_facts(device)
         self.engine, self.trainer = self._first_sound(candidates, device)
         if checkpoint is not None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from functools import partial
-from itertools import product
 
 import torch
 
@@ -21,7 +22,7 @@ from paperbench.runs.resume import ResumeError
 from paperbench.runs.session import RunSession
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.training.engine import EngineName, engine_candidates, groups_at_once
-from paperbench.training.memory import is_out_of_memory, memory_free, memory_needed, release_memory
+from paperbench.training.memory import Way, is_out_of_memory, memory_free, release_memory, ways_to_train
 from paperbench.training.processes import ALONE, Processes
 from paperbench.training.trainer import NUMERICS_VERSION
 
@@ -164,25 +165,27 @@ class Worker:
         """Start or resume a run, and train it to its end or to a limit."""
         if self._skip_if_done(run):  # another process finished it before this one acquired the lease
             return
-        wanted, recompute = self._fitting(run)
-        engine = self._train_in_memory(run, lease, wanted, recompute=recompute)
         shortage = f"{self._device} ran out of memory with {run.net_name} in {run.spec.precision}"
-        if engine and not recompute:
+        before: Way | None = None
+        engine: EngineName = "eager"
+        for way in self._ways_that_fit(run):
+            if before:
+                self._observer.warned(
+                    run,
+                    f"{shortage}; it goes on from the last checkpoint, if it has one, and {_changes(before, way)}, "
+                    "which takes less memory and changes no number.",
+                )
+            if (failed := self._train_in_memory(run, lease, way)) is None:
+                return
+            before, engine = way, failed
             release_memory(self._device)
-            self._observer.warned(
-                run,
-                f"{shortage}; it goes on from the last checkpoint, if it has one, and the backward pass recomputes the "
-                "residual units, which takes less memory and changes no number.",
-            )
-            engine = self._train_in_memory(run, lease, wanted, recompute=True)
-        if engine:
-            raise RunError(f"{shortage}. {self._memory_advice(run, engine)}")
+        raise RunError(f"{shortage}. {self._memory_advice(run, engine)}")
 
-    def _train_in_memory(self, run: PlannedRun, lease: Lease, wanted: str, *, recompute: bool) -> EngineName | None:
+    def _train_in_memory(self, run: PlannedRun, lease: Lease, way: Way) -> EngineName | None:
         """Train a run; return None, or the engine with which the memory ran out."""
-        engine = engine_candidates(wanted, self._device)[-1].name
+        engine = way.engine
         try:
-            session = self._start_or_resume(run, lease, wanted, recompute=recompute)
+            session = self._start_or_resume(run, lease, way)
             engine = session.engine.name
             last = self._limits.last_iteration(run.recipe.iterations)
             why = session.fallback or session.engine.reason
@@ -200,53 +203,49 @@ class Worker:
             return engine
         return None
 
-    def _fitting(self, run: PlannedRun) -> tuple[str, bool]:
-        """Return the engine to ask for and whether units are recomputed, so that a step fits into the free memory.
+    def _ways_that_fit(self, run: PlannedRun) -> Iterator[Way]:
+        """Yield the ways to train that fit into the free memory. Tells the observer if the fastest does not.
 
-        Tells the observer if that is not as usual.
+        Raises:
+            RunError: None fits.
         """
-        free, candidates = memory_free(self._device), engine_candidates(self._engine, self._device)
-        needed: list[int] = []
-        for choice, recompute in product(candidates, (False, True)):
-            at_once = groups_at_once(choice.name, run.recipe, self._processes.share)
-            training = run.net, run.recipe, run.spec.precision, run.side, at_once
-            needed.append(memory_needed(*training, recompute=recompute))
-            if free is None or needed[-1] <= free:
-                break
-        if free is None or needed[0] <= free:
-            return self._engine, False
-        needs = f"{run.net_name} in {run.spec.precision} needs about {format_bytes(needed[0])} for a training step"
-        has, less = f"{self._device} has {format_bytes(free)} free", format_bytes(needed[-1])
-        if needed[-1] <= free:
-            changes = [f"it trains with engine {choice.name}"] * (choice is not candidates[0])
-            changes += ["the backward pass recomputes the residual units"] * recompute
-            self._observer.warned(
-                run,
-                f"{needs}, and {has}: {' and '.join(changes)}, which needs {less}, takes longer and changes no number.",
-            )
-            return self._engine if choice is candidates[0] else choice.name, recompute
-        needs += f" ({less} with its residual units recomputed"
-        if run.spec.precision != "bf16":
-            in_bf16 = memory_needed(run.net, run.recipe, "bf16", run.side, at_once, recompute=True)
-            needs += f", {format_bytes(in_bf16)} in bf16 as well"
-        raise RunError(f"{needs}), and {has}. {self._memory_advice(run, choice.name)}")
+        free, engines = memory_free(self._device), [one.name for one in engine_candidates(self._engine, self._device)]
+        if free is None:
+            free = sys.maxsize
+        ways = ways_to_train(run.net, run.recipe, run.spec.precision, run.side, engines, self._processes.share)
+        fastest = way = next(ways)
+        while way.needed > free and (other := next(ways, None)):
+            way = other
+        needs = f"{run.net_name} in {run.spec.precision} needs about {format_bytes(fastest.needed)} for a training step"
+        has, less = f"{self._device} has {format_bytes(free)} free", format_bytes(way.needed)
+        if way.needed > free:
+            needs += f" ({less} if {_changes(fastest, way)}"
+            if run.spec.precision != "bf16":
+                *_, least = ways_to_train(run.net, run.recipe, "bf16", run.side, engines, self._processes.share)
+                needs += f", {format_bytes(least.needed)} in bf16 as well"
+            raise RunError(f"{needs}), and {has}. {self._memory_advice(run, way.engine)}")
+        if way is not fastest:
+            what = f"{_changes(fastest, way)}, which needs {less}, takes longer and changes no number."
+            self._observer.warned(run, f"{needs}, and {has}: {what}")
+        yield way
+        yield from (other for other in ways if other.needed <= free)
 
     def _memory_advice(self, run: PlannedRun, engine: EngineName) -> str:
         """Return what to do about a run that needs more memory than the device has."""
-        group = run.recipe.batch_norm.group
+        images = self._processes.share.group_sizes(run.recipe, run.recipe.batch_size)
         advice = [f"free memory on {self._device} (stop other programs there)", "choose a larger device (`--device`)"]
         if run.spec.precision != "bf16":
             advice.append("choose `--precision bf16`, which halves the activations but counts as another experiment")
         if groups_at_once(engine, run.recipe, self._processes.share) > 1:
             advice.append(
-                f"choose `--engine eager`, which keeps activations of {group} images, not {run.recipe.batch_size}"
+                f"choose `--engine eager`, which keeps activations of {max(images)} images, not {sum(images)}"
             )
         next_time = "No checkpoint exists yet: the same command restarts the run."
         if self._store.directory(run.id).checkpoints.newest_first():
             next_time = "The last checkpoint is kept, and the same command resumes from it."
         return f"{next_time} First, {', or '.join(advice)}."
 
-    def _start_or_resume(self, run: PlannedRun, lease: Lease, engine: str, *, recompute: bool) -> RunSession:
+    def _start_or_resume(self, run: PlannedRun, lease: Lease, way: Way) -> RunSession:
         """Start or resume a run. With `--incompatible restart`, restart it if it cannot be resumed."""
         directory = self._store.directory(run.id, lease.check)
         new_session = partial(
@@ -255,10 +254,10 @@ class Worker:
             directory,
             lease,
             self._device,
-            engine=engine,
+            engine=self._engine,
+            way=way,
             limits=self._limits,
             observer=self._observer,
-            recompute=recompute,
             processes=self._processes,
         )
         try:
@@ -293,3 +292,11 @@ def _why_done(record: Record) -> str:
         versions = " and ".join(map(str, record.numerics))
         why += f", by numerics version {versions} (this is {NUMERICS_VERSION}; `--incompatible restart` restarts it)"
     return why
+
+
+def _changes(before: Way, way: Way) -> str:
+    """Say how a way to train differs from a faster one."""
+    changes = [f"it trains with engine {way.engine}"] if way.engine != before.engine else []
+    if way.recompute:
+        changes.append("the backward pass recomputes the residual units")
+    return " and ".join(changes)

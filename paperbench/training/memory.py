@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,9 +21,11 @@ from torch.utils._pytree import tree_leaves
 
 from paperbench.architecture import parameters
 from paperbench.catalogue import FAMILIES, Net
+from paperbench.data.share import Share
 from paperbench.models import ResidualNet
 from paperbench.specs.recipe import Recipe
 from paperbench.specs.run_spec import Precision
+from paperbench.training.engine import EngineName, groups_at_once
 from paperbench.training.precision import autocast
 
 _OUT_OF_MEMORY_MESSAGES = ("out of memory", "can't allocate memory", "ALLOC_FAILED", "could not create a primitive")
@@ -107,6 +111,27 @@ def memory_needed(
         pixels = 3 * photographs.crop**2
         needed += pixels * recipe.batch_size + 4 * pixels * (recipe.batch_size - group)
     return int(needed * _WORKSPACE)
+
+
+class Way(NamedTuple):
+    """A way to train: with an engine, and with or without recomputing the residual units in the backward pass.
+
+    Attributes:
+        needed: About how many bytes a training step needs.
+    """
+
+    engine: EngineName
+    recompute: bool
+    needed: int
+
+
+def ways_to_train(
+    net: Net, recipe: Recipe, precision: Precision, side: int | None, engines: Iterable[EngineName], share: Share
+) -> Iterator[Way]:
+    """Yield the ways to train, the fastest first. All give the same numbers."""
+    for engine, recompute in product(engines, (False, True)):
+        at_once = groups_at_once(engine, recipe, share)
+        yield Way(engine, recompute, memory_needed(net, recipe, precision, side, at_once, recompute=recompute))
 
 
 def memory_free(device: torch.device) -> int | None:

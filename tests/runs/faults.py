@@ -31,7 +31,6 @@ from paperbench.data.imagenet.index import PhotoDataset
 from paperbench.data.photos import load_photos
 from paperbench.errors import PaperbenchError
 from paperbench.runs import lease as lease_module
-from paperbench.runs import worker as worker_module
 from paperbench.runs.checkpoints import Checkpoints
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Record
@@ -39,6 +38,7 @@ from paperbench.runs.session import RunSession
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring
 from paperbench.specs.table import read_table
+from paperbench.training import memory as memory_module
 from tests.helpers import ROOT, random_dataset
 from tests.runs.running import Log, assert_same, photographs_recipe, plan_run, tiny_recipe, train
 
@@ -182,7 +182,7 @@ class Faults:
         self._shim.count.restype = ctypes.c_long
         root.mkdir()
         # Fake tensors make autograd start threads, after which forked processes cannot train.
-        worker_module.memory_needed = lambda *_, **__: 0
+        memory_module.memory_needed = lambda *_, **__: 0
         assert Child(self._run, root / "undisturbed", lambda _: None).report[-1] == "end trained"
         self._expected = Store(root / "undisturbed").directory(self._run.id)
         self._started = root / "started"

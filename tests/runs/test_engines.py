@@ -18,6 +18,7 @@ from paperbench.runs.planning import PlannedRun
 from paperbench.runs.resume import Checkpoint
 from paperbench.runs.store import RunDirectory
 from paperbench.training.engine import EngineChoice, EngineError, engine_candidates
+from paperbench.training.graph import GraphEngine
 from paperbench.training.memory import memory_needed
 from paperbench.training.trainer import Trainer
 from tests.runs.running import CPU, Log, assert_same, edit_checkpoint, train
@@ -163,7 +164,28 @@ def test_eager_is_taken_where_only_its_memory_is_free(
     directory, log = train(run, tmp_path)
     (warning,) = log.warnings
     assert "it trains with engine eager and the backward pass recomputes the residual units, which needs" in warning
-    assert [session.engine for session in log.record.sessions] == ["eager"]
+    (session,) = log.record.sessions
+    assert (session.engine, session.fallback) == ("eager", log.engine[1])
+    assert session.fallback == "engine graph was not used: the memory is too short for it"
+    assert_same(directory, expected)
+
+
+@pytest.mark.usefixtures("on_a_gpu")
+def test_eager_goes_on_where_the_memory_runs_out(
+    run: PlannedRun, expected: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = GraphEngine.step
+
+    def exhausting(self: GraphEngine, number: int) -> None:
+        if number == 9:
+            torch.empty(2**60, dtype=torch.uint8)
+        step(self, number)
+
+    monkeypatch.setattr(GraphEngine, "step", exhausting)
+    directory, log = train(run, tmp_path)
+    changes = "the backward pass recomputes the residual units", "it trains with engine eager"
+    assert all(change in warning for change, warning in zip(changes, log.warnings, strict=True))
+    assert log.record.sessions[-1].engine == "eager"
     assert_same(directory, expected)
 
 

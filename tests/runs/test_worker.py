@@ -440,7 +440,7 @@ def test_run_recomputes_units_only_while_memory_is_short(
     with_free_memory(monkeypatch, less - 1)
     directory, log = train(run, tmp_path)
     assert f"in {precision} needs about {format_bytes(needed)} for a training step" in log.failure
-    assert f"({format_bytes(less)} with its residual units recomputed" in log.failure
+    assert f"({format_bytes(less)} if the backward pass recomputes the residual units" in log.failure
     assert ("`--precision bf16`" in log.failure) is (precision == "fp32")
     assert f"cpu has {format_bytes(less - 1)} free." in log.failure
     assert files_of(directory) == {}
