@@ -387,7 +387,7 @@ def make_page(
             with_runs = judged if profiles else with_runs or judged[:1]
         shown += ((table, one) for one in with_runs)
     if not shown:
-        what = f"profile {' or '.join(profiles)}" if profiles else "any table"
+        what = f"profile {' or '.join(profiles)}" if profiles else "these cells" if cells != "*" else "any table"
         unread = f" ({count(len(read.complaints), 'file')} cannot be used: see `verify`)" if read.complaints else ""
         raise PaperbenchError(
             f"{results} has no runs of {what}{unread}. Name a table to see it without runs, or train some: `paperbench "
@@ -638,7 +638,7 @@ def plan_runs(
     warnings: list[str] = []
     device = OTHER_MACHINES_GPU
     if not for_other_machine:
-        device = choose_device(training.device, warnings.append, or_of_other_machine=estimate_only)
+        device = choose_device(training.device, warnings.append, allow_other_machine=estimate_only)
     engine_candidates(training.engine, device)  # raises its errors before data are loaded
     precision = choose_precision(training.precision or table.experiment.precision, device)
     datasets = _load_datasets(planning.needed_datasets(chosen, profile), training.data, may_lack=estimate_only)
@@ -761,7 +761,7 @@ def analyze(
 
     if what is None and not {"run", "weights"} & options.keys():
         if useless := options.keys() - {"data", "device", "root"}:
-            raise PaperbenchError(f"Only nets that are named can have {listing(sorted(useless))}. Name some.")
+            raise PaperbenchError(f"{listing(sorted(useless))}: only for a net or table that is named. Name one.")
         return Analyses(_kept_analyses(Path(results), announce))
     from paperbench.analysis.cases import analyses_of
 

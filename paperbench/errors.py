@@ -58,6 +58,8 @@ class RunError(PaperbenchError):
 class Finding(RunError):  # noqa: N818  (most are listed, not raised)
     """Something wrong with a file of a run; raised if the file cannot be used, else listed.
 
+    Its text is the three attributes; without a file, only what is wrong.
+
     Attributes:
         where: The file, or a line of it; "" if whoever catches the error names it.
         what: What is wrong with it: the rest of the sentence that begins with `where`.
@@ -66,7 +68,11 @@ class Finding(RunError):  # noqa: N818  (most are listed, not raised)
 
     def __init__(self, where: Path | str, what: str, remedy: str = "") -> None:
         self.where, self.what, self.remedy = where, what.removesuffix("."), remedy
-        super().__init__(f"{where} {self.what}. {remedy}".rstrip() if where else self.what)
+        end = "" if self.what.endswith("?") else "."
+        super().__init__(f"{where} {self.what}{end} {remedy}".rstrip() if where else self.what)
+
+    def __reduce__(self) -> tuple[type[Finding], tuple[Path | str, str, str]]:
+        return type(self), (self.where, self.what, self.remedy)
 
     @classmethod
     def unreadable(

@@ -73,7 +73,8 @@ class TypedError(PaperbenchError, ValueError):
     """A value does not fit its type."""
 
     def __init__(self, problems: list[Problem]) -> None:
-        super().__init__("; ".join(map(str, problems)))
+        *others, last = map(str, problems)
+        super().__init__("; ".join([*(other.removesuffix(".") for other in others), last]))
         self.problems = problems
 
 

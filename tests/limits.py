@@ -30,7 +30,7 @@ class Hang(BaseException):
 
 
 @contextmanager
-def limit_seconds(seconds: int = 10) -> Iterator[None]:
+def limit_seconds(seconds: int = 60) -> Iterator[None]:
     """Fail the test if the body takes longer, even if it waits in a system call."""
 
     def give_up(*_: object) -> NoReturn:

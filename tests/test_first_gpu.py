@@ -125,7 +125,7 @@ def test_interrupt_stops_and_packs(script: Script) -> None:
         while "hanging" not in process.stdout.readline():
             pass
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) == 130
+        assert process.wait(timeout=120) == 130
     assert {"first.json", CHECKPOINT} <= script.state
 
 

@@ -155,7 +155,7 @@ def analyses_of(
     """
     chosen = [name for name, value in (("a name", what), ("run", run), ("weights", weights)) if value is not None]
     if len(chosen) != 1:
-        raise PaperbenchError(f"Name one net, table, run or weights file, not {listing(chosen) or 'none'}.")
+        raise PaperbenchError(f"Name one net, table, run or weights file, not {' and '.join(chosen) or 'none'}.")
     given = {"--trained": trained, "--set": settings, "--cells": cells, "--dataset": dataset}
     given |= {"--profile": profile != "paper", "--seeds": seeds != 1}
 

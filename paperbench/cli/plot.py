@@ -118,8 +118,9 @@ def _curves(
 
     panels = judged.panels(figure.id if figure else None)
     if not panels:
-        where = f"in profile {args.profile} in {args.results}"
-        raise PaperbenchError(f"No run of {args.what} {where} yet. Next: `{command('run', chosen(Selection, args))}`")
+        what = f"these cells of {args.what}" if args.cells and not figure else args.what
+        next_one = command("run", chosen(Selection, args))
+        raise PaperbenchError(f"No run of {what} in profile {args.profile} in {args.results} yet. Next: `{next_one}`")
     shown = [curve for panel in panels for curve in panel.curves]
     notes = notes_on(shown, judged.comparison, figure.id if figure else None)
     name_left_out(dict.fromkeys(run.problem for curve in shown for run in curve.runs if run.problem))

@@ -43,8 +43,8 @@ class CheckpointFile:
         except OSError as error:
             raise Finding.unreadable(self.path, error) from error
         if _digest(data) != self.digest:
-            what, remedy = "is damaged: its hash does not match its name", "Restore it, or go on with `paperbench run`."
-            raise DamagedCheckpointError(self.path, what, remedy)
+            what = "is damaged: its hash does not match its name"
+            raise DamagedCheckpointError(self.path, what, "Restore it, or delete it.")
         return data
 
 

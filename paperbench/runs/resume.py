@@ -27,6 +27,7 @@ from paperbench.training.trainer import NUMERICS_VERSION
 from paperbench.typed import Percent, TypedError, from_json, to_json, typed
 
 RESTART = "`--incompatible restart` restarts it and keeps the old files"
+_DELETE = f"delete it, or restart an unfinished run: {RESTART}."
 
 
 class ResumeError(RunError):
@@ -35,9 +36,6 @@ class ResumeError(RunError):
 
 class CheckpointError(Finding, ResumeError):
     """A checkpoint that the run did not save, or not in this format. Its hash is right, so it is not damaged."""
-
-    def __init__(self, where: Path | str, what: str) -> None:
-        super().__init__(where, what, f"Use the version that wrote it, delete it, or restart this run: {RESTART}.")
 
 
 @typed
@@ -91,15 +89,15 @@ class Checkpoint:
             facts = from_json(CheckpointFacts, metadata["paperbench"])
         except (TensorFileError, KeyError, TypedError) as error:
             what = f"is not a checkpoint that this version of paperbench can read ({error})"
-            raise CheckpointError(where, what) from error
+            raise CheckpointError(where, what, f"Use the version that wrote it, {_DELETE}") from error
         if facts.run != run_id:
-            raise CheckpointError(where, f"belongs to run {facts.run}")
+            raise CheckpointError(where, f"belongs to run {facts.run}", f"Move it there, {_DELETE}")
         done, lines = state.get("iteration"), [line.iteration for line in facts.history]
         if done is None or done.dtype != torch.int64 or done.numel() != 1:
-            raise CheckpointError(where, "lacks the number of iterations done")
+            raise CheckpointError(where, "lacks the number of iterations done", f"Restore it, {_DELETE}")
         if not make_up(facts.sessions, int(done)) or lines != sorted(set(lines)) or max(lines, default=0) > done:
             what = "contradicts itself: its iteration, sessions and history do not fit each other"
-            raise CheckpointError(where, what)
+            raise CheckpointError(where, what, f"Restore it, {_DELETE}")
         return cls(facts, state)
 
     @classmethod
@@ -133,7 +131,7 @@ class Checkpoint:
             except ValueError as error:
                 wrong = f"does not hold the net of the record: {error}"
         if wrong:
-            raise CheckpointError(file.path, wrong)
+            raise CheckpointError(file.path, wrong, f"Restore it, {_DELETE}")
         return checkpoint
 
 

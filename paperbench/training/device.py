@@ -30,12 +30,12 @@ def own_device(wanted: str, launch: Launch | None) -> str:
     return f"cuda:{launch.local_rank}"
 
 
-def choose_device(wanted: str, warn: Callable[[str], None], *, or_of_other_machine: bool = False) -> torch.device:
+def choose_device(wanted: str, warn: Callable[[str], None], *, allow_other_machine: bool = False) -> torch.device:
     """Return the device by name. "auto" is the first GPU that works, else the CPU.
 
     Args:
         warn: Called with a sentence for each GPU that "auto" passes over.
-        or_of_other_machine: Whether "cuda" is `OTHER_MACHINES_GPU` on a machine without GPUs.
+        allow_other_machine: Whether "cuda" is `OTHER_MACHINES_GPU` on a machine without GPUs.
     """
     if wanted == "auto":
         for index in range(torch.cuda.device_count()):
@@ -53,7 +53,7 @@ def choose_device(wanted: str, warn: Callable[[str], None], *, or_of_other_machi
     if device.type != "cuda":
         why = ": Apple's GPUs have no float64, in which it sums losses" if device.type == "mps" else ""
         raise PaperbenchError(f"paperbench runs on cpu and cuda, not on {wanted!r}{why}. Use `--device cpu`.")
-    if or_of_other_machine and device == OTHER_MACHINES_GPU and not torch.cuda.device_count():
+    if allow_other_machine and device == OTHER_MACHINES_GPU and not torch.cuda.device_count():
         return OTHER_MACHINES_GPU
     device = torch.device("cuda", device.index or 0)
     if problem := gpu_problem(device):

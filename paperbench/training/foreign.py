@@ -242,6 +242,8 @@ def _timm_net(name: str, classes: int | None, crop: Evaluation | None) -> tuple[
     import timm
 
     data: Any = timm.data
+    if name in NETS:
+        raise PaperbenchError(f"{name} is a net of paperbench. Name it without timm:, and its weights with --weights.")
     _require("timm", name.partition(".")[0], set(timm.list_models()) - NETS.keys())
     model: Any = timm.create_model(name, **({"num_classes": classes} if classes else {"pretrained": True}))
     chosen: dict[str, Any] = {}

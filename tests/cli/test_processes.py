@@ -176,7 +176,7 @@ def test_suspended_process_0_of_srun_ends_the_others(specs: Path, expected: RunD
     os.kill(first.process.pid, signal.SIGSTOP)
     suspended = time.monotonic()
     assert second.status() == 1
-    assert time.monotonic() - suspended < 75, "60, and some for a busy machine"
+    assert time.monotonic() - suspended < 150, "60, and some for a busy machine"
     assert "has not answered" in second.output
     os.kill(first.process.pid, signal.SIGCONT)
     assert first.status() == 2

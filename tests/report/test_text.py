@@ -152,8 +152,9 @@ def test_notes(table1: Table, table2: Table) -> None:
         found = {part: list(texts) for part, texts in notes(comparison).items()}
         lines.append(f"{name}:")
         for part, texts in found.items():
-            if texts and texts != before.get(part):
-                lines += [f"  {part}:", *(f"    {text}" for text in texts)]
+            if texts:
+                same = texts == before.get(part)
+                lines += [f"  {part}: as before"] if same else [f"  {part}:", *(f"    {text}" for text in texts)]
         before = found
     assert_golden("report_notes", "\n".join(lines))
 

@@ -175,7 +175,12 @@ def fill(disk: Path, leave: int) -> Path:
 
 def without_names(text: str, root: Path) -> str:
     """Return a message without what differs between machines: places, ids of runs and hashes in names of files."""
-    text = re.sub(r"\b(?!0123456789ab)[0-9a-f]{12}-s", "RUN-s", text.replace(f"{root}/", ""))
+    ids: dict[str, str] = {}  # numbered as they appear
+    text = re.sub(
+        r"\b(?!0123456789ab)[0-9a-f]{12}(?=-s)",
+        lambda found: ids.setdefault(found[0], f"RUN{len(ids) + 1}"),
+        text.replace(f"{root}/", ""),
+    )
     return re.sub(r"-[0-9a-f]{16}\b", "-HASH", text)
 
 

@@ -117,7 +117,7 @@ SIDE_OR_AREA = "must be given, or area and aspect_ratio, but not both."
         ({"crop": 0}, {}, "photographs.crop", "must be at least 1, not 0."),
         ({"decoder": "opencv"}, {}, "photographs.decoder", "must be 'pillow' or 'torchcodec', not 'opencv'."),
         ({"interpolation": "bicubic"}, {}, "photographs.interpolation", "must be 'bilinear' or 'torch_bicubic', not"),
-        ({"lighting": {"std": 0.1}}, {}, "photographs.lighting.eigenvalues", "is missing."),
+        ({"lighting": {"std": 0.1}}, {}, "photographs.lighting.eigenvalues", "is missing"),
     ],
 )
 def test_invalid_photographs_are_refused(

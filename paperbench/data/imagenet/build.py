@@ -271,6 +271,8 @@ def _collect(
             place = format_place(image.path, image.offset, image.length, status)
             if is_new := (sha256 := partial.known.pop(place, None)) is None:
                 data = read_image(path, image.offset, image.length)
+                if len(data) < image.length:  # it was cut off since it was found
+                    raise ImageError("is cut off")
                 if decodes:
                     decode(data)
                 sha256 = hashlib.sha256(data).digest()
