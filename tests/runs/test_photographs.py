@@ -231,7 +231,8 @@ def test_lost_images_do_not_count_against_an_engine(
         raise DataError("it is gone")
 
     candidates = [EngineChoice("graph", "best"), EngineChoice("eager", "last")]
-    monkeypatch.setattr(session, "engine_candidates", lambda *_, **__: candidates)
+    for module in ("session", "worker"):
+        monkeypatch.setattr(f"paperbench.runs.{module}.engine_candidates", lambda *_, **__: [*candidates])
     monkeypatch.setattr(session, "Trainer", partial(Trainer, capture=lambda _: Tape()))
     monkeypatch.setattr(session, "engine_error", lost)
     with pytest.raises(DataError, match="it is gone"):
