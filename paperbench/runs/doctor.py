@@ -184,7 +184,7 @@ def _choose(table: Table, found: Diagnosis) -> None:
     found.reasons.append(f"{fastest.engine}: {choices[0].reason}")
     if free is None or fastest.needed <= free:
         return
-    needed = min(way.needed for way in ways)
+    needed = min([fastest.needed, *(way.needed for way in ways)])
     if needed > free:
         found.problems.append(
             f"The largest net of {table.id} needs about {format_bytes(needed)} in {precision}, with its residual units "

@@ -228,7 +228,7 @@ class Worker:
             what = f"{_changes(fastest, way)}, which needs {less}, takes longer and changes no number."
             self._observer.warned(run, f"{needs}, and {has}: {what}")
         yield way
-        yield from (other for other in ways if other.needed <= free)
+        yield from ways
 
     def _memory_advice(self, run: PlannedRun, engine: EngineName) -> str:
         """Return what to do about a run that needs more memory than the device has."""

@@ -8,8 +8,16 @@ import torch
 from paperbench.architecture import parameters
 from paperbench.catalogue import resolve
 from paperbench.data.dataset import Dataset
+from paperbench.data.share import WHOLE
 from paperbench.specs.recipe import Recipe
-from paperbench.training.memory import _WORKSPACE, _MemoryCounter, memory_needed, release_memory, step_memory
+from paperbench.training.memory import (
+    _WORKSPACE,
+    _MemoryCounter,
+    memory_needed,
+    release_memory,
+    step_memory,
+    ways_to_train,
+)
 from paperbench.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -39,6 +47,13 @@ def test_checkpointing_keeps_unit_inputs_and_one_unit() -> None:
     inputs = 128 * 4 * 9 * (16 * 32 * 32 + 32 * 16 * 16 + 64 * 8 * 8)
     assert inputs < checkpointed < inputs + 3 * 4 * 853_018 + 12 * 128 * 4 * 16 * 32 * 32
     assert checkpointed < usual / 2
+
+
+def test_each_way_to_train_takes_less_memory(paper_recipe: Recipe) -> None:
+    """Eager keeps half of the activations, more than recomputation leaves of all; so without it, it is no way out."""
+    ways = list(ways_to_train(resolve("preact_resnet110"), paper_recipe, "fp32", None, ("graph", "eager"), WHOLE))
+    assert [way[:2] for way in ways] == [("graph", False), ("graph", True), ("eager", True)]
+    assert ways[0].needed > ways[1].needed > ways[2].needed
 
 
 @pytest.mark.parametrize("recompute", [False, True])
