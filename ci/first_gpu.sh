@@ -46,6 +46,11 @@ stop() {
     finish
 }
 
+await() { # as `wait`, which may miss a signal that comes just as it begins
+    while kill -0 "$1" 2> /dev/null; do sleep 0.1; done
+    wait "$1"
+}
+
 left() { echo $((60 * minutes - SECONDS - $1)); }
 
 train() { # runs in the order of their worth
@@ -56,7 +61,7 @@ train() { # runs in the order of their worth
         # shellcheck disable=SC2086  # several words
         timeout --kill-after=10 "$(left 20)" "$PYTHON" -m paperbench run table2 $runs --profile "$profile" --yes \
             --precision bf16 --device "$device" --results "$work/results" --max-seconds "$(left 35)" &
-        wait $!
+        await $!
         status=$?
         case $status in 75 | 124) return 0 ;; esac # the time was up
     done
@@ -82,12 +87,12 @@ timeout 90 "$PYTHON" -m paperbench doctor --device "$device" > "$work/doctor.txt
 doctor=$! seconds=$((minutes * 12 < 110 ? minutes * 12 : 110))
 timeout --kill-after=5 $((seconds + 30)) \
     "$PYTHON" -m paperbench.bench.first_gpu measure "$work/first.json" "$device" "$seconds" &
-wait $! || failed+=' measurement'
+await $! || failed+=' measurement'
 runs=$("$PYTHON" -m paperbench.bench.first_gpu choose "$work/first.json" "$(left 50)")
 echo "$(left 0) s left: training, in which $runs runs of ResNet-110 should end."
 train &
 training=$!
-wait $doctor
+await $doctor
 cat "$work/doctor.txt"
 seconds=$(($(left 30) < 300 ? $(left 30) : 300))
 if ((seconds > 0)) && ! tail -n 1 "$work/tests.txt" 2> /dev/null | grep -v 'failed\|error' | grep passed; then
@@ -97,7 +102,7 @@ if ((seconds > 0)) && ! tail -n 1 "$work/tests.txt" 2> /dev/null | grep -v 'fail
     timeout --signal=INT --kill-after=9 "$seconds" nice -n 5 "$PYTHON" -m pytest -q -m gpu -p no:cacheprovider \
         -n "$workers" $(grep -rl --include='test_*.py' 'mark\.gpu' tests) > "$work/tests.txt" 2>&1 &
     set +m
-    wait $! || case $? in
+    await $! || case $? in
         124 | 137) echo 'Not all: the next call repeats them.' >> "$work/tests.txt" ;; # the time was up
         *) failed+=' tests' ;;
     esac
@@ -105,8 +110,8 @@ fi
 if (($(left 60) > 0)); then
     echo "$(left 0) s left. So far:" && finish # if this is killed, that much is kept
     # once more, without the tests, which may have taken the GPU's memory
-    wait $training || (($(left 60) < 0)) || { train & training=$!; }
+    await $training || (($(left 60) < 0)) || { train & training=$!; }
 fi
-wait $training || failed+=' training'
+await $training || failed+=' training'
 finish
 [ -z "$failed" ]
