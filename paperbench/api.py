@@ -17,7 +17,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from os import PathLike
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from paperbench.report.json_format import ComparisonDocument
     from paperbench.runs.observer import Observer
     from paperbench.runs.planning import PlannedRun
+    from paperbench.runs.session import Setting
     from paperbench.training.evaluation import EvaluationMetrics
     from paperbench.training.processes import Processes
 
@@ -489,7 +490,7 @@ class Plan:
         from paperbench.data.dataset import MissingDataset
         from paperbench.data.share import WHOLE
         from paperbench.runs.disk_space import format_bytes, run_files
-        from paperbench.training.engine import engine_candidates, groups_at_once
+        from paperbench.training.engines import engine_candidates
         from paperbench.training.memory import memory_needed
 
         store, lacking = Store(self.selection.results), {run.id: iterations for run, iterations in self.remaining}
@@ -507,7 +508,7 @@ class Plan:
             if cost and to_do:
                 one = runs[0]
                 hours = sum(cost.seconds[run.id] for run in runs) / 3600
-                at_once = groups_at_once(engine.name, one.recipe, WHOLE)
+                at_once = engine.kind.groups_at_once(one.recipe, WHOLE)
                 gigabytes = memory_needed(one.net, one.recipe, one.spec.precision, one.side, at_once) / 1e9
                 costs = [*map(_short, (hours, gigabytes, sum(run_files(run)[1] for run in runs) / 1e9))]
             first, *others = runs[0].places
@@ -627,24 +628,21 @@ def plan_runs(
     if results.exists() and not results.is_dir():
         raise PaperbenchError(f"{results} is not a directory. Choose another one (`--results DIR`).")
 
-    from paperbench.runs import planning  # torch from here on, once the names are right
-    from paperbench.runs.disk_space import bytes_needed, check_disk_space
+    from paperbench.runs.disk_space import (  # torch from here on, once the names are right
+        bytes_needed,
+        check_disk_space,
+    )
     from paperbench.runs.limits import Limits
     from paperbench.runs.worker import remaining
     from paperbench.training.device import OTHER_MACHINES_GPU, choose_device
-    from paperbench.training.engine import engine_candidates
-    from paperbench.training.precision import choose_precision
 
     warnings: list[str] = []
     device = OTHER_MACHINES_GPU
     if not for_other_machine:
         device = choose_device(training.device, warnings.append, allow_other_machine=estimate_only)
-    engine_candidates(training.engine, device)  # raises its errors before data are loaded
-    precision = choose_precision(training.precision or table.experiment.precision, device)
-    datasets = _load_datasets(planning.needed_datasets(chosen, profile), training.data, may_lack=estimate_only)
+    runs = _runs(table, selection, training, device, may_lack_data=estimate_only)
     usual = table.seeds_in(profile)
     seeds = selection.seeds or usual
-    runs = planning.planned_runs(table, chosen, selection.profile, precision, seeds, datasets)
     store = Store(results)
     to_do = remaining(runs, store, Limits(training.stop_at), training.incompatible)
     needed = bytes_needed([run for run, _ in to_do], store, start_anew=training.incompatible == "restart")
@@ -667,6 +665,22 @@ def plan_runs(
         device=device,
         warnings=tuple(warnings),
     )
+
+
+def _runs(
+    table: Table, selection: Selection, training: TrainingOptions, device: torch.device, *, may_lack_data: bool
+) -> list[PlannedRun]:
+    """Return the runs of a selection, done or not."""
+    from paperbench.runs.planning import needed_datasets, planned_runs
+    from paperbench.training.engines import engine_candidates
+    from paperbench.training.precision import choose_precision
+
+    profile, chosen = table.profiles.named(selection.profile), table.cells(selection.cells)
+    engine_candidates(training.engine, device)  # raises its errors before data are loaded
+    precision = choose_precision(training.precision or table.experiment.precision, device)
+    datasets = _load_datasets(needed_datasets(chosen, profile), training.data, may_lack=may_lack_data)
+    seeds = selection.seeds or table.seeds_in(profile)
+    return planned_runs(table, chosen, selection.profile, precision, seeds, datasets)
 
 
 def _load_datasets(keys: Iterable[str], data: Path | None, *, may_lack: bool) -> dict[str, Dataset]:
@@ -693,12 +707,11 @@ def run(plan: Plan, observer: Observer | None = None, processes: Processes | Non
 
     Args:
         observer: Follows the runs; by default progress is printed on stderr.
-        processes: Those that share each run, if this is number 0 of several; the others call `runs.follow.follow`.
+        processes: Those that share each run, if this is number 0 of several; the others call `assist`.
     """
     for error in plan.missing_data:
         raise PaperbenchError(error)
     from paperbench.report.progress import Progress
-    from paperbench.runs.limits import Limits, stopping_on_signals
     from paperbench.runs.worker import Worker
     from paperbench.training.device import OTHER_MACHINES_GPU
     from paperbench.training.processes import Processes
@@ -706,17 +719,48 @@ def run(plan: Plan, observer: Observer | None = None, processes: Processes | Non
     if plan.device == OTHER_MACHINES_GPU:
         raise PaperbenchError("This plan is for a GPU of another machine. Plan again there.")
     selection, training, processes = plan.selection, plan.training, processes or Processes()
-    limits = Limits(training.stop_at, training.max_seconds)
     plan.check_processes(processes.count)
-    processes.limits = limits
     observer = observer or Progress(plan.remaining, len(plan.runs), sys.stderr)
-    is_launched = processes.count > 1 or "PAPERBENCH_SAVED" in os.environ  # by the script of a Slurm job
-    with stopping_on_signals(limits, is_launched=is_launched) if current_thread() is main_thread() else nullcontext():
-        how = training.incompatible, training.engine, processes
-        worker = Worker(Store(selection.results), plan.device, limits, observer, *how)
-        failed = worker.run_all(plan.runs)
+    setting = _setting(training, plan.device, observer, processes)
+    with _stopping_on_signals(setting):
+        failed = Worker(Store(selection.results), setting, training.incompatible).run_all(plan.runs)
     observer.all_done()
-    return conclude(plan, failed, limits.exhausted, limits.signal)
+    return conclude(plan, failed, setting.limits.exhausted, setting.limits.signal)
+
+
+@neutral()
+def assist(selection: Selection, training: TrainingOptions, processes: Processes) -> int:
+    """Train, as one of several processes but not number 0, what that one chooses; return the exit status it gives."""
+    from paperbench.runs.observer import Observer
+    from paperbench.runs.worker import Worker
+    from paperbench.training.device import choose_device
+
+    def planned() -> list[PlannedRun]:
+        table = load_table(selection.table, selection.root).table
+        return _runs(table, selection, training, device, may_lack_data=False)
+
+    device = choose_device(training.device, lambda _: None)
+    setting = _setting(training, device, Observer(), processes)
+    with _stopping_on_signals(setting):
+        return Worker(Store(selection.results), setting).assist(processes.agreed(planned))
+
+
+def _setting(training: TrainingOptions, device: torch.device, observer: Observer, processes: Processes) -> Setting:
+    from paperbench.runs.limits import Limits
+    from paperbench.runs.session import Setting
+
+    processes.limits = limits = Limits(training.stop_at, training.max_seconds)
+    return Setting(device, limits, observer, training.engine, processes)
+
+
+def _stopping_on_signals(setting: Setting) -> AbstractContextManager[None]:
+    """Let signals stop training, if this is the main thread, which alone may handle them."""
+    from paperbench.runs.limits import stopping_on_signals
+
+    if current_thread() is not main_thread():
+        return nullcontext()
+    is_launched = setting.processes.count > 1 or "PAPERBENCH_SAVED" in os.environ  # by the script of a Slurm job
+    return stopping_on_signals(setting.limits, is_launched=is_launched)
 
 
 def conclude(plan: Plan, failed: list[PlannedRun], is_cut_short: bool, signal: int | None = None) -> Outcome:

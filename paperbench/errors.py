@@ -55,6 +55,18 @@ class RunError(PaperbenchError):
     """An error of a single run; the other runs of the command can still be trained."""
 
 
+class EngineError(RunError):
+    """An engine that cannot be built here, or computes other steps than the reference.
+
+    Attributes:
+        reason: What is wrong, without the advice.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"{reason}. A run takes the fastest engine that works with `--engine auto`.")
+        self.reason = reason
+
+
 class Finding(RunError):  # noqa: N818  (most are listed, not raised)
     """Something wrong with a file of a run; raised if the file cannot be used, else listed.
 

@@ -33,7 +33,7 @@ from paperbench.cli.schema import FORMATS
 from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun
 from paperbench.specs.table import load_profiles, read_table, table_ids
-from paperbench.training.engine import ENGINES
+from paperbench.training.engines import ENGINES
 from paperbench.training.precision import PRECISIONS
 from tests.conftest import ROOT
 

@@ -189,7 +189,7 @@ class ScalingFigures:
         gradients: Its part that adds up the gradients of all processes.
         all_reduce: torch's sum of as many numbers, which a step does not use.
         statistics: Its part that gathers batch-norm statistics and losses.
-        agreement: Its part that sends an order, and agrees that all processes have succeeded.
+        agreement: Its part in which processes agree to go on, and that all have succeeded.
     """
 
     net: str

@@ -30,6 +30,7 @@ from paperbench.files import UNGUARDED, read_at_most
 from paperbench.runs.environment import environment_facts
 from paperbench.runs.store import RunDirectory
 from paperbench.specs.recipe import Drops
+from paperbench.training.engines import engine_candidates
 from paperbench.training.graph import CudaCapture
 from paperbench.training.memory import release_memory
 from paperbench.training.precision import PRECISIONS, set_arithmetic
@@ -220,8 +221,8 @@ def main(command: str, file: str, *more: str) -> None:
     path = Path(file)
     if command == "measure":
         device = torch.device(more[0])
-        sizes, engine = (Sizes(), "graph") if device.type == "cuda" else (REHEARSAL, "eager")
-        Measurement(path, device, float(more[1]), sizes).run(engine)
+        sizes = Sizes() if device.type == "cuda" else REHEARSAL
+        Measurement(path, device, float(more[1]), sizes).run(engine_candidates("auto", device)[0].name)
     elif command == "choose":
         print(choose(read(path), float(more[0])))
     else:

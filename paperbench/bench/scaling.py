@@ -1,12 +1,12 @@
 """Measures what several processes gain by training one run together, and what they spend on each other.
 
 A step by process 0 alone, a step by all, and the parts of the latter take turns in one job, so that a slowdown of the
-machine affects all. Process 0 measures; the others repeat what it orders.
+machine affects all. Process 0 measures, and tells the others what it does with them, and how often.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 
@@ -22,7 +22,6 @@ from paperbench.bench.throughput import MIN_STEPS
 from paperbench.bench.timing import Way, race, stopwatch
 from paperbench.catalogue import FAMILIES, resolve
 from paperbench.specs.table import find_spec_root, read_table
-from paperbench.training.evaluation import no_interrupt
 from paperbench.training.memory import release_memory
 from paperbench.training.processes import Processes
 from paperbench.training.trainer import Trainer
@@ -71,38 +70,13 @@ class SharedSteps:
         return stopwatch(self._parts[part], self._device)(times)
 
     def _step(self) -> None:
+        self._processes.any_of(False, False)  # as a session does
         _rewind(self.trainer)
-        if self._processes.rank:
-            self.trainer.obey(self._processes.receive(), no_interrupt)
-        else:
-            self.trainer.step()
+        self.trainer.step()
 
     def _agree(self) -> None:
-        if self._processes.rank:
-            self._processes.receive()
-        else:
-            self._processes.order("step")
+        self._processes.any_of(False, False)
         self._processes.agreed(lambda: None)
-
-
-def follow_scaling(processes: Processes, trainings: Mapping[str, Training], engine: str, precision: str) -> int:
-    """Take part in what process 0 measures; return the exit status that it gives.
-
-    Args:
-        trainings: By name, as process 0 has them.
-    """
-    shared: SharedSteps | None = None
-    while (order := processes.receive()).name != "end":
-        if order.name == "measure" and shared:
-            shared.run(order.text, order.argument)
-        elif order.name == "build":
-            shared = None
-            training = trainings[order.text]
-            release_memory(training.device)
-            shared = _shared_steps(training, engine, precision, processes)
-        elif shared:
-            shared.trainer.obey(order, no_interrupt)
-    return order.argument
 
 
 def measure_scaling(
@@ -114,8 +88,8 @@ def measure_scaling(
     seconds: float,
     deadline: float,
     log: Callable[[str], None],
-) -> ScalingFigures:
-    """Measure one net, as process 0.
+) -> ScalingFigures | None:
+    """Measure one net, in all processes; return the figures in process 0.
 
     Args:
         seconds: Minimum length of a measurement.
@@ -124,12 +98,17 @@ def measure_scaling(
     """
     device, threads = training.device, torch.get_num_threads()
     release_memory(device)
-    processes.order("build", text=training.name)
-    shared = _shared_steps(training, engine, precision, processes)
-    with closing(shared.trainer), closing(training.trainer(engine, precision)) as alone:
+    shared = processes.agreed(lambda: SharedSteps(training, engine, precision, processes))
+    if processes.rank:
+        with closing(shared.trainer):
+            while text := processes.first_text():
+                part, times = text.split()
+                shared.run(part, int(times))
+        return None
+    with processes.in_step(), closing(shared.trainer), closing(training.trainer(engine, precision)) as alone:
 
         def time_part(part: str, times: int) -> float:
-            processes.order("measure", times, part)
+            processes.first_text(f"{part} {times}")
             return shared.run(part, times)
 
         def step_alone() -> None:
@@ -158,6 +137,7 @@ def measure_scaling(
             deadline=deadline,
             least=MIN_STEPS,
         )
+        processes.first_text("")  # the others stop
     return ScalingFigures(
         net=training.name,
         parameters=parameters(training.net),
@@ -170,10 +150,6 @@ def measure_scaling(
         is_equal=is_equal,
         **found,
     )
-
-
-def _shared_steps(training: Training, engine: str, precision: str, processes: Processes) -> SharedSteps:
-    return processes.agreed(lambda: SharedSteps(training, engine, precision, processes))
 
 
 def _rewind(trainer: Trainer) -> None:

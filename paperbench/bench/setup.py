@@ -41,7 +41,7 @@ class Training:
 
     def trainer(self, engine: str, precision: str, **options: Any) -> Trainer:
         """Return our trainer at iteration 0, always with the same seed. `options` are further ones of `Trainer`."""
-        return Trainer(self.net, self.recipe, self.dataset, 0, precision, self.device, engine, **options)  # type: ignore[arg-type]
+        return Trainer(self.net, self.recipe, self.dataset, 0, precision, self.device, engine, **options)
 
 
 def bench_training(name: str, batch_size: int, device: torch.device) -> Training:

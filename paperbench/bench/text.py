@@ -69,7 +69,7 @@ def format_scaling(found: ScalingFigures) -> str:
     used = {
         "sum of gradients": found.gradients,
         "statistics and losses": found.statistics,
-        "orders and agreement": found.agreement,
+        "agreement": found.agreement,
     }
     rest = tuple(whole - sum(parts) for whole, *parts in zip(found.together, *used.values(), strict=True))
     shares = {**used, "the rest": rest, "all_reduce instead": found.all_reduce}

@@ -38,7 +38,7 @@ from paperbench.bench.setup import Training
 from paperbench.bench.timing import race, stopwatch, synchronize
 from paperbench.errors import PaperbenchError, summarize_error
 from paperbench.models import ResidualNet
-from paperbench.training.engine import available_engines, engine_candidates
+from paperbench.training.engines import ENGINES, REFERENCE, engine_candidates
 from paperbench.training.memory import is_out_of_memory, release_memory
 from paperbench.training.precision import PRECISIONS, choose_precision, set_arithmetic
 from paperbench.training.soundness import STEPS, FirstSteps, bitwise_error, first_steps
@@ -56,13 +56,13 @@ def bench_variants(engines: Sequence[str], precisions: Sequence[str], device: to
     """
     shipped = choose_precision(None, device)
     if not engines:
-        engines = [name for name, why in available_engines(device).items() if why is None]
+        engines = [name for name, kind in ENGINES.items() if kind.why_not(device) is None]
     engines = [engine_candidates(name, device)[0].name for name in engines]
     precisions = precisions or [name for name in PRECISIONS if name != "tf32" or shipped == "tf32"]
     precisions = [choose_precision(name, device) for name in dict.fromkeys(precisions)]
     return [
-        *(Variant("plain", "eager", precision) for precision in dict.fromkeys([shipped, *precisions])),
-        *(Variant("plain-on-device", "eager", precision) for precision in precisions),
+        *(Variant("plain", REFERENCE, precision) for precision in dict.fromkeys([shipped, *precisions])),
+        *(Variant("plain-on-device", REFERENCE, precision) for precision in precisions),
         *(Variant("paperbench", engine, precision) for precision in precisions for engine in dict.fromkeys(engines)),
     ]
 
@@ -117,7 +117,7 @@ class VariantRunner:
         variant, device = self._variant, self._training.device
         on_gpu = device.type == "cuda"
         with self._record_errors():
-            eager = self._eager(variant.precision) if variant.engine != "eager" else None
+            eager = self._eager(variant.precision) if variant.engine != REFERENCE else None
             batches = self._batches() if variant.kind == "plain-on-device" else None
             release_memory(device)
             if on_gpu:
@@ -227,7 +227,7 @@ def measure_net(
     """
     recipe, device = training.recipe, training.device
     batches = cache(lambda: on_device_batches(training.dataset, recipe.batch_size, device))
-    eager = _cache_with_errors(lambda precision: first_steps(training.trainer("eager", precision), STEPS))
+    eager = _cache_with_errors(lambda precision: first_steps(training.trainer(REFERENCE, precision), STEPS))
     runners = [VariantRunner(variant, training, batches, eager) for variant in variants]
     for runner in runners:
         if time.monotonic() > deadline:
@@ -265,7 +265,7 @@ def _with_ratios(found: VariantFigures, others: Sequence[VariantFigures], noise:
     """Add the ratios to the plain loops among the others, the first of which is as shipped."""
 
     def over(kind: Kind, precision: str) -> Ratio | None:
-        plain = Variant(kind, "eager", precision)
+        plain = Variant(kind, REFERENCE, precision)
         seconds = next((o.step_seconds for o in others if o.variant == plain != found.variant), ())
         return median_ratio(found.step_seconds, seconds, noise)
 

@@ -122,7 +122,7 @@ def _measure(args: argparse.Namespace) -> int:
     from paperbench.bench.text import format_legend, format_net
     from paperbench.bench.throughput import bench_variants, measure_net
     from paperbench.training.device import choose_device
-    from paperbench.training.engine import available_engines
+    from paperbench.training.engines import ENGINES
 
     device = choose_device(args.device, _log)
     variants = bench_variants(args.engines, args.precisions, device)
@@ -140,8 +140,8 @@ def _measure(args: argparse.Namespace) -> int:
         # after each net, so that an interrupted command keeps its measurements
         _write(args.json, BenchReport(1, machine_facts(device), tuple(nets)))
     print(format_legend(device.type, variants[0].precision, WORKERS[device.type]))
-    for engine, why in available_engines(device).items():
-        if why and not args.engines:
+    for engine, kind in ENGINES.items():
+        if (why := kind.why_not(device)) and not args.engines:
             print(f"Not measured: {engine} ({why}).")
     return 0 if all(net.is_sound for net in nets) and any(net.has_figures for net in nets) else 1
 
@@ -168,11 +168,11 @@ def _measure_scaling(args: argparse.Namespace, launch: Launch | None) -> int:
             "--scaling`, or with srun."
         )
     from paperbench.bench.figures import ScalingFigures, ScalingReport
-    from paperbench.bench.scaling import follow_scaling, measure_scaling, scaling_training
+    from paperbench.bench.scaling import measure_scaling, scaling_training
     from paperbench.bench.setup import machine_facts
     from paperbench.bench.text import SCALING_LEGEND, format_scaling
     from paperbench.training.device import choose_device, own_device
-    from paperbench.training.engine import engine_candidates
+    from paperbench.training.engines import engine_candidates
     from paperbench.training.precision import choose_precision
     from paperbench.training.processes import Processes, refusal
 
@@ -180,27 +180,29 @@ def _measure_scaling(args: argparse.Namespace, launch: Launch | None) -> int:
     precision = choose_precision(args.precisions[0] if args.precisions else None, device)
     engine = engine_candidates((args.engines or ["auto"])[0], device)[0].name
     names = list(dict.fromkeys(args.models or MODELS[device.type]))
-    trainings = {name: scaling_training(name, args.batch_size, device) for name in names}
+    trainings = [scaling_training(name, args.batch_size, device) for name in names]
+    for one in trainings:
+        if problem := refusal(launch.count, one.net, one.recipe, one.dataset.num_train):
+            raise PaperbenchError(f"{one.name}: {problem}")
     processes = Processes(launch, device)
     try:
-        if launch.rank:
-            return follow_scaling(processes, trainings, engine, precision)
-        for one in trainings.values():
-            if problem := refusal(launch.count, one.net, one.recipe, one.dataset.num_train):
-                raise PaperbenchError(f"{one.name}: {problem}")
         end = time.monotonic() + 60 * (args.minutes or float("inf"))
         nets: list[ScalingFigures] = []
-        for one in trainings.values():
+        for one in trainings:
             now = time.monotonic()
             deadline = now + (end - now) / (len(names) - len(nets))
             how = engine, precision, processes, args.rounds or 7, args.seconds, deadline, _log
-            nets.append(measure_scaling(one, *how))
+            if not (figures := measure_scaling(one, *how)):
+                continue  # process 0 has them
+            nets.append(figures)
             print(format_scaling(nets[-1]), end="\n\n", flush=True)
             _write(args.json, ScalingReport(1, machine_facts(device), tuple(nets)))
+        if launch.rank:
+            return int(processes.first_text())
         print(SCALING_LEGEND)
         status = int(any(net.is_equal is False for net in nets))
     finally:
-        processes.end(status)
+        processes.end(None if launch.rank else status)
     return status
 
 

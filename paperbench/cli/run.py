@@ -212,7 +212,7 @@ def _train(args: argparse.Namespace, processes: Processes | None = None) -> int:
     from paperbench import api
     from paperbench.report.progress import Progress
 
-    plan = plan_of(args)
+    plan = processes.agreed(lambda: plan_of(args)) if processes else plan_of(args)
     _check_time(plan, args, processes.count if processes else 1)
     progress = Progress(plan.remaining, len(plan.runs), sys.stderr)
     return conclude(api.run(plan, progress, processes), progress.say)
@@ -220,24 +220,22 @@ def _train(args: argparse.Namespace, processes: Processes | None = None) -> int:
 
 def _train_together(args: argparse.Namespace, launch: Launch) -> int:
     """Train each run in all processes that torchrun or srun has started; this is one of them."""
-    from paperbench.data.sources import data_directory
-    from paperbench.runs.follow import follow
-    from paperbench.runs.limits import Limits, stopping_on_signals
+    from paperbench import api
     from paperbench.training.device import choose_device, own_device
     from paperbench.training.processes import Processes
 
     args.device = own_device(args.device, launch)
-    device, limits, status = choose_device(args.device, warn), Limits(), 2
-    processes = Processes(launch, device)
+    processes, status = Processes(launch, choose_device(args.device, warn)), 2
     try:
         if launch.rank == 0:
             status = _train(args, processes)
         else:
-            processes.limits = limits
-            with stopping_on_signals(limits, is_launched=True):
-                status = follow(processes, device, data_directory(args.data), limits)
+            status = api.assist(chosen(Selection, args), chosen(TrainingOptions, args), processes)
+    except PaperbenchError as error:
+        if launch.rank == 0 or not processes.all_have(error):
+            raise  # else process 0 prints it
     finally:
-        processes.end(status)
+        processes.end(None if launch.rank else status)
     return status
 
 

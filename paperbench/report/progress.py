@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable
 from typing import TextIO
 
+from paperbench.architecture import macs
 from paperbench.errors import count, duration
 from paperbench.runs.history import HistoryLine
 from paperbench.runs.observer import Observer
@@ -115,7 +116,8 @@ class Progress(Observer):
             facts.append(f"{_clock(left)} left in this run, {self._left_in_all()} in all runs, one after another")
         self.say(f"    {line.iteration:>6,}/{self._all:,}  {', '.join(facts)}")
 
-    def finishing(self, what: str, seconds: float | None) -> None:
+    def finishing(self, run: PlannedRun, test_seconds: float | None) -> None:
+        what, seconds = _final_work(run, test_seconds)
         is_long = seconds is not None and seconds >= SECONDS_OF_LONG_END
         if is_long or not self._is_terminal:
             self.say(f"    {what}{f' (about {duration(seconds)})' if seconds and is_long else ''}")
@@ -168,6 +170,22 @@ class Progress(Observer):
             return "?"
         iterations = self._last - self._here + sum(self._to_do.values())
         return _clock(iterations * (self._clock() - self._started) / self._done)
+
+
+def _final_work(run: PlannedRun, test_seconds: float | None) -> tuple[str, float | None]:
+    """Return what is averaged and tested at the end, and how long it takes, going by a test of this length."""
+    recipe, dataset = run.recipe, run.dataset
+    sizes = [one.crop for one in recipe.evaluations.values()] or [run.side]
+    tests = {1: "", 2: " twice"}.get(len(sizes), f" {len(sizes)} times")
+    what = f"testing {count(dataset.num_test, 'image')}{tests}"
+    images = [(dataset.num_test, size) for size in sizes]
+    if recipe.batch_norm.at_test == "reestimated":
+        what = f"averaging BN statistics over {count(dataset.num_train, 'training image')}, {what}"
+        images.append((dataset.num_train, run.side))
+    if test_seconds is None:
+        return what, None
+    last_test = dataset.num_test * macs(run.net, sizes[0])
+    return what, test_seconds * sum(n * macs(run.net, size) for n, size in images) / last_test
 
 
 def _clock(seconds: float) -> str:

@@ -27,8 +27,8 @@ from paperbench.runs.planning import needed_datasets
 from paperbench.runs.record import Environment
 from paperbench.specs.table import Table
 from paperbench.training.device import CUDA_ERRORS, choose_device, gpu_problem
-from paperbench.training.engine import engine_candidates
-from paperbench.training.memory import memory_free, ways_to_train
+from paperbench.training.engines import engine_candidates, ways_to_train
+from paperbench.training.memory import memory_free
 from paperbench.training.precision import choose_precision
 
 CPU = torch.device("cpu")

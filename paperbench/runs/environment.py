@@ -19,8 +19,39 @@ import torch
 
 import paperbench
 from paperbench.ambient import variables_without
+from paperbench.errors import PaperbenchError
 from paperbench.runs.record import Code, Environment
+from paperbench.training.processes import Processes
 from paperbench.training.trainer import NUMERICS_VERSION
+from paperbench.typed import from_json, to_json, typed
+
+_EQUAL = ("source", "numerics", "torch", "torchvision", "timm", "numpy", "cuda")
+"""What processes that share a run must have in common."""
+
+
+@typed
+class Facts:
+    """The code and the machine of a process."""
+
+    code: Code
+    environment: Environment
+
+    @classmethod
+    def of(cls, device: torch.device) -> Facts:
+        return cls(code_facts(), environment_facts(device))
+
+    def share_a_machine(self, processes: Processes) -> bool:
+        """Whether processes have equal machines. Those with other code or packages than process 0 are an error."""
+        first = from_json(Facts, processes.first_text(to_json(self)))
+
+        def check() -> None:
+            expected, own = (vars(one.code) | vars(one.environment) for one in (first, self))
+            different = [name for name in _EQUAL if own[name] != expected[name]]
+            if found := [f"{name} {own[name]} (process 0: {expected[name]})" for name in different]:
+                raise PaperbenchError(f"it has {', '.join(found)}. Start the same code and packages on all machines.")
+
+        processes.agreed(check)
+        return not any(processes.any_of(self.environment != first.environment))
 
 
 def code_facts() -> Code:

@@ -10,12 +10,17 @@ from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from paperbench.errors import Finding
 from paperbench.files import read_at_most
 from paperbench.runs.record import Record
+from paperbench.specs.recipe import Recipe
 from paperbench.typed import Loss, Natural, Percent, Seconds, TypedError, from_json, to_json, typed
+
+if TYPE_CHECKING:
+    from paperbench.training.evaluation import EvaluationMetrics
+    from paperbench.training.metrics import TrainingMetrics
 
 Measure = Literal["train_loss", "train_error"]
 HISTORY_REMEDY = (
@@ -46,6 +51,35 @@ class HistoryLine:
     test_loss: Loss | None
     test_error: Percent | None
     seconds: Seconds
+
+
+def history_line(
+    recipe: Recipe,
+    images: int,
+    iteration: int,
+    window: TrainingMetrics,
+    tested: EvaluationMetrics | None,
+    seconds: float,
+) -> HistoryLine:
+    """Return the history line of an iteration.
+
+    Args:
+        images: Size of the training set.
+        window: Training loss and error since the previous line.
+        tested: Test loss and error, if a test was due.
+        seconds: Time spent on the run so far.
+    """
+    is_finite = math.isfinite(window.loss)
+    return HistoryLine(
+        iteration=iteration,
+        epoch=recipe.epochs_before(iteration, images),
+        lr=recipe.rate_at(iteration - 1),
+        train_loss=window.loss if is_finite else None,
+        train_error=window.error if is_finite else None,
+        test_loss=tested.loss if tested and math.isfinite(tested.loss) else None,
+        test_error=tested.error if tested else None,
+        seconds=seconds,
+    )
 
 
 def history_bytes(lines: Sequence[HistoryLine]) -> bytes:

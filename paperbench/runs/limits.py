@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 
 from paperbench.errors import Interrupted
+from paperbench.streams import Clock
 
 REPEAT_SECONDS = 1.0
 """A signal this soon after another repeats it: `timeout` sends two, and a signal to a whole cgroup also reaches the
@@ -27,12 +28,17 @@ class Limits:
         stop_at: Iteration at which every run pauses.
         max_seconds: Time limit for training, in seconds since this object was created.
         signal: Number of the first signal received, if any.
+        clock: Returns the time in seconds.
     """
 
     stop_at: int | None = None
     max_seconds: float | None = None
     signal: int | None = None
-    _started: float = field(default_factory=time.monotonic)
+    clock: Clock = time.monotonic
+    _started: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._started = self.clock()
 
     def last_iteration(self, iterations: int) -> int:
         """Return where a run of `iterations` iterations ends or pauses."""
@@ -46,7 +52,7 @@ class Limits:
     @property
     def seconds_left(self) -> float:
         """Seconds until the time limit; infinite without one."""
-        return math.inf if self.max_seconds is None else self._started + self.max_seconds - time.monotonic()
+        return math.inf if self.max_seconds is None else self._started + self.max_seconds - self.clock()
 
     def raise_if_signalled(self) -> None:
         """Abort a long computation if a signal arrived.
@@ -64,7 +70,7 @@ def stopping_on_signals(
     *,
     is_launched: bool = False,
     forward: Callable[[int], None] | None = None,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Clock = time.monotonic,
 ) -> Iterator[None]:
     """Let SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 stop training after the current iteration; a later one exits.
 

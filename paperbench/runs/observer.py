@@ -32,8 +32,12 @@ class Observer:
     def logged(self, line: HistoryLine) -> None:
         """A history line was written."""
 
-    def finishing(self, what: str, seconds: float | None) -> None:
-        """The final averaging of BN statistics and the final tests start; they take `seconds`, if that is known."""
+    def finishing(self, run: PlannedRun, test_seconds: float | None) -> None:
+        """The final averaging of BN statistics and the final tests start.
+
+        Args:
+            test_seconds: How long the last test took; None if this session made none.
+        """
 
     def ended(self, record: Record) -> None:
         """A run has ended or paused."""

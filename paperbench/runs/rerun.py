@@ -19,15 +19,14 @@ from paperbench.files import MAX_TENSOR_FILE_BYTES, format_read_error, read_at_m
 from paperbench.processors import processors
 from paperbench.runs.checkpoints import CheckpointFile
 from paperbench.runs.environment import environment_facts
-from paperbench.runs.history import HistoryLine
+from paperbench.runs.history import HistoryLine, history_line
 from paperbench.runs.planning import net_and_recipe
 from paperbench.runs.record import Environment, Record
 from paperbench.runs.resume import Checkpoint, CheckpointError
-from paperbench.runs.session import history_line
 from paperbench.runs.store import RunDirectory
 from paperbench.specs.recipe import Evaluation, Recipe
 from paperbench.tensor_file import TensorFileError, check_fit, read_tensor_file
-from paperbench.training.engine import BIT_EQUAL
+from paperbench.training.engines import is_bit_equal
 from paperbench.training.evaluation import EvaluationMetrics
 from paperbench.training.memory import is_out_of_memory
 from paperbench.training.precision import choose_precision
@@ -154,7 +153,7 @@ def rerun_prefix(
     with _computing_like(recorded, device):
         current = environment_facts(device)
         is_same = all(
-            session.engine in BIT_EQUAL and _is_same_machine(current, session.environment, device)
+            is_bit_equal(session.engine) and _is_same_machine(current, session.environment, device)
             for session in record.sessions[: 1 + sum(one.last < lines[-1].iteration for one in record.sessions)]
         )
         trainer = Trainer(net, recipe, dataset, record.seed, precision, device)

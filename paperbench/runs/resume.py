@@ -23,7 +23,9 @@ from paperbench.runs.record import Divergence, Record, Session, major_version, m
 from paperbench.runs.store import RunDirectory
 from paperbench.specs.recipe import Recipe
 from paperbench.tensor_file import TensorFileError, check_fit, read_tensor_file, tensor_file_bytes
-from paperbench.training.trainer import NUMERICS_VERSION
+from paperbench.training.engines import is_bit_equal
+from paperbench.training.memory import is_out_of_memory
+from paperbench.training.trainer import NUMERICS_VERSION, Trainer
 from paperbench.typed import Percent, TypedError, from_json, to_json, typed
 
 RESTART = "`--incompatible restart` restarts it and keeps the old files"
@@ -171,6 +173,36 @@ def newest_checkpoint(
             f"{directory.path} has no readable checkpoint{reached}. Restore one, or restart this run: {RESTART}."
         )
     return None
+
+
+def load_into(trainer: Trainer, checkpoint: Checkpoint | None, directory: RunDirectory) -> None:
+    """Load a checkpoint, if there is one."""
+    if checkpoint is None:
+        return
+    try:
+        trainer.load_state_dict(checkpoint.state)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        if is_out_of_memory(error) or "CUDA error" in str(error):
+            raise
+        raise ResumeError(
+            f"The checkpoint in {directory.path} does not fit this version of paperbench ({error}). Resume with the "
+            f"version that wrote it, or restart this run: {RESTART}."
+        ) from error
+
+
+def change_of_rounding(before: Session, now: Session) -> str | None:
+    """Say how a session rounds differently from the one before; None if it does not."""
+    was, will = (
+        f"torch {one.environment.torch} on {one.environment.device}, {one.environment.threads} threads"
+        + ("" if is_bit_equal(one.engine) else f", engine {one.engine}")
+        for one in (before, now)
+    )
+    if was == will:
+        return None
+    return (
+        f"started with {was}; resumes with {will}. The result is equally valid, but not bit-identical to an "
+        "uninterrupted run."
+    )
 
 
 def _check_versions(file: CheckpointFile, sessions: Iterable[Session]) -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import closing, suppress
-from functools import partial
-
-import torch
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from paperbench.errors import Interrupted, PaperbenchError, RunError
 from paperbench.options import Incompatible
@@ -15,16 +12,15 @@ from paperbench.runs.disk_space import format_bytes
 from paperbench.runs.hashed import ForeignRecordError, RecordError
 from paperbench.runs.lease import LEASE_SECONDS, Lease, LeaseLostError, acquire_any
 from paperbench.runs.limits import Limits
-from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Record
 from paperbench.runs.resume import ResumeError
-from paperbench.runs.session import RunSession
+from paperbench.runs.session import RunSession, Setting
 from paperbench.runs.store import RunDirectory, Store
-from paperbench.training.engine import EngineName, engine_candidates, groups_at_once
-from paperbench.training.memory import Way, is_out_of_memory, memory_free, release_memory, ways_to_train
-from paperbench.training.processes import ALONE, Processes
+from paperbench.training.engines import ENGINES, REFERENCE, Way, engine_candidates, ways_to_train
+from paperbench.training.memory import is_out_of_memory, release_memory
 from paperbench.training.trainer import NUMERICS_VERSION
+from paperbench.typed import Line, from_json, to_json, typed
 
 
 def is_done(record: Record | None, run: PlannedRun, limits: Limits) -> bool:
@@ -58,28 +54,63 @@ def _is_to_restart(record: Record, incompatible: Incompatible) -> bool:
     return incompatible == "restart" and (record.is_mixed or record.numerics != (NUMERICS_VERSION,))
 
 
+@typed
+class Turn:
+    """What process 0 tells the others to train with it next.
+
+    Attributes:
+        run: The run's id.
+    """
+
+    run: Line
+    way: Way
+
+
 class Worker:
     """Trains the runs of a command; other processes may use the same results directory.
 
     Args:
         incompatible: What to do with runs that this process cannot simply resume.
-        engine: Name of the engine to train with; "auto" chooses one for the device and the run.
-        processes: Those that train each run together; this is number 0.
+        new_session: Makes the sessions.
     """
 
     def __init__(
         self,
         store: Store,
-        device: torch.device,
-        limits: Limits,
-        observer: Observer,
+        setting: Setting,
         incompatible: Incompatible = "refuse",
-        engine: str = "auto",
-        processes: Processes = ALONE,
+        new_session: Callable[[PlannedRun, RunDirectory, Lease, Setting], RunSession] = RunSession,
     ) -> None:
-        self._processes = processes
-        self._store, self._device, self._limits = store, device, limits
-        self._observer, self._incompatible, self._engine = observer, incompatible, engine
+        self._store, self._setting, self._incompatible, self._new_session = store, setting, incompatible, new_session
+        self._limits, self._observer, self._processes = setting.limits, setting.observer, setting.processes
+        self._device = setting.device
+
+    def assist(self, runs: list[PlannedRun]) -> int:
+        """Train, as a process other than number 0, what that one chooses; return the exit status that it gives.
+
+        Args:
+            runs: As process 0 has planned them.
+        """
+        planned = {run.id: run for run in runs}
+
+        def known(run_id: str) -> PlannedRun:
+            if run_id in planned:
+                return planned[run_id]
+            raise PaperbenchError(
+                "its images or options are not those of process 0. Start the same command everywhere."
+            )
+
+        while not (text := self._processes.first_text()).isdigit():
+            turn = from_json(Turn, text)
+            try:
+                with self._processes.in_step():
+                    run = self._processes.agreed(lambda: known(turn.run))  # noqa: B023
+                    self._session(run, self._store.lease(turn.run), turn.way, None)
+            except Exception as error:
+                if not self._processes.all_have(error):
+                    raise
+            release_memory(self._device)
+        return int(text)
 
     def run_all(self, runs: list[PlannedRun]) -> list[PlannedRun]:
         """Train each run that is not done and that no other process is training, until a limit.
@@ -167,7 +198,6 @@ class Worker:
             return
         shortage = f"{self._device} ran out of memory with {run.net_name} in {run.spec.precision}"
         before: Way | None = None
-        engine: EngineName = "eager"
         for way in self._ways_that_fit(run):
             if before:
                 self._observer.warned(
@@ -175,23 +205,16 @@ class Worker:
                     f"{shortage}; it goes on from the last checkpoint, if it has one, and {_changes(before, way)}, "
                     "which takes less memory and changes no number.",
                 )
-            if (failed := self._train_in_memory(run, lease, way)) is None:
+            if self._train_in_memory(run, lease, way):
                 return
-            before, engine = way, failed
+            before = way
             release_memory(self._device)
-        raise RunError(f"{shortage}. {self._memory_advice(run, engine)}")
+        raise RunError(f"{shortage}. {self._memory_advice(run, before.engine if before else REFERENCE)}")
 
-    def _train_in_memory(self, run: PlannedRun, lease: Lease, way: Way) -> EngineName | None:
-        """Train a run; return None, or the engine with which the memory ran out."""
-        engine = way.engine
+    def _train_in_memory(self, run: PlannedRun, lease: Lease, way: Way) -> bool:
+        """Train a run; return False if the memory ran out."""
         try:
-            session = self._start_or_resume(run, lease, way)
-            engine = session.engine.name
-            last = self._limits.last_iteration(run.recipe.iterations)
-            why = session.fallback or session.engine.reason
-            self._observer.started(run, session.trainer.iteration, last, engine, why)
-            with closing(session):
-                self._observer.ended(session.train())
+            self._start_or_resume(run, lease, way)
         except Interrupted:
             pass  # before the first iteration: nothing to save
         except PaperbenchError:
@@ -200,8 +223,8 @@ class Worker:
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            return engine
-        return None
+            return False
+        return True
 
     def _ways_that_fit(self, run: PlannedRun) -> Iterator[Way]:
         """Yield the ways to train that fit into the free memory. Tells the observer if the fastest does not.
@@ -209,9 +232,9 @@ class Worker:
         Raises:
             RunError: None fits.
         """
-        free, engines = memory_free(self._device), [one.name for one in engine_candidates(self._engine, self._device)]
-        if free is None:
-            free = sys.maxsize
+        free = self._setting.memory_free(self._device)
+        free = sys.maxsize if free is None else free
+        engines = [one.name for one in engine_candidates(self._setting.engine, self._device)]
         ways = ways_to_train(run.net, run.recipe, run.spec.precision, run.side, engines, self._processes.share)
         fastest = way = next(ways)
         while way.needed > free and (other := next(ways, None)):
@@ -230,46 +253,46 @@ class Worker:
         yield way
         yield from ways
 
-    def _memory_advice(self, run: PlannedRun, engine: EngineName) -> str:
+    def _memory_advice(self, run: PlannedRun, engine: str) -> str:
         """Return what to do about a run that needs more memory than the device has."""
         images = self._processes.share.group_sizes(run.recipe, run.recipe.batch_size)
         advice = [f"free memory on {self._device} (stop other programs there)", "choose a larger device (`--device`)"]
         if run.spec.precision != "bf16":
             advice.append("choose `--precision bf16`, which halves the activations but counts as another experiment")
-        if groups_at_once(engine, run.recipe, self._processes.share) > 1:
+        if ENGINES[engine].groups_at_once(run.recipe, self._processes.share) > 1:
             advice.append(
-                f"choose `--engine eager`, which keeps activations of {max(images)} images, not {sum(images)}"
+                f"choose `--engine {REFERENCE}`, which keeps activations of {max(images)} images, not {sum(images)}"
             )
         next_time = "No checkpoint exists yet: the same command restarts the run."
         if self._store.directory(run.id).checkpoints.newest_first():
             next_time = "The last checkpoint is kept, and the same command resumes from it."
         return f"{next_time} First, {', or '.join(advice)}."
 
-    def _start_or_resume(self, run: PlannedRun, lease: Lease, way: Way) -> RunSession:
-        """Start or resume a run. With `--incompatible restart`, restart it if it cannot be resumed."""
+    def _start_or_resume(self, run: PlannedRun, lease: Lease, way: Way) -> None:
+        """Train a run in a new session. With `--incompatible restart`, restart it if it cannot be resumed."""
         directory = self._store.directory(run.id, lease.check)
-        new_session = partial(
-            RunSession,
-            run,
-            directory,
-            lease,
-            self._device,
-            engine=self._engine,
-            way=way,
-            limits=self._limits,
-            observer=self._observer,
-            processes=self._processes,
-        )
         try:
             record = self._read_record(run, directory)
             if record is None or not _is_to_restart(record, self._incompatible):
-                return new_session(record)
+                return self._lead(run, lease, way, record)
         except (RecordError, ResumeError):
             if self._incompatible != "restart":
                 raise
         # After the handler, so that the session that failed to resume is freed before another is made.
         self._observer.warned(run, f"restarts; its old files are now in {directory.supersede()}.")
-        return new_session(None)
+        return self._lead(run, lease, way, None)
+
+    def _lead(self, run: PlannedRun, lease: Lease, way: Way, record: Record | None) -> None:
+        """Train a run in a new session, together with the other processes if there are any."""
+        self._processes.first_text(to_json(Turn(run.id, way)))
+        with self._processes.in_step():
+            self._processes.agreed(lambda: None)  # that all know the run
+            self._session(run, lease, way, record)
+
+    def _session(self, run: PlannedRun, lease: Lease, way: Way, record: Record | None) -> None:
+        session = self._new_session(run, self._store.directory(run.id, lease.check), lease, self._setting)
+        for _ in session.train(way, record):
+            pass
 
     def _read_record(self, run: PlannedRun, directory: RunDirectory) -> Record | None:
         """Return the record; None if it does not exist, or is damaged but can be rewritten from a checkpoint."""

@@ -1,56 +1,28 @@
-"""The engines that run training steps: their protocol, the eager engine, and the choice of an engine for a run.
+"""What an engine is: it decides how a training step runs, not what the step computes.
 
-| engine  | how it runs a step                                                                            |
-|---------|-----------------------------------------------------------------------------------------------|
-| `eager` | one operation after another, on CPUs and GPUs; the reference for the other                    |
-| `graph` | the same operations, captured once as a CUDA graph, with CIFAR's batch-norm groups side by side |
-
-Both give the same numbers, bit for bit. An engine only decides how a step runs. `training.step.TrainingStep` defines
-the computation, and the trainer owns all state, so any engine can resume a run that another one started.
-`training.graph` holds the graph engine.
+`training.step.TrainingStep` defines the computation, and the trainer owns all state. So any engine can resume a run
+that another one started. `training.engines` lists the engines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from paperbench.data.feed import Feed
-from paperbench.data.loader import Choices
-from paperbench.data.share import Share
-from paperbench.errors import PaperbenchError, RunError, nearest
+from paperbench.models import ResidualNet
 from paperbench.specs.recipe import Recipe
+from paperbench.training.metrics import MetricAccumulator
+from paperbench.training.optimiser import MomentumSGD
+from paperbench.training.processes import Processes
+from paperbench.training.step import TrainingStep
+from paperbench.training.working_copy import DirectModel
 
 if TYPE_CHECKING:
-    from paperbench.training.processes import Processes
-
-EngineName = Literal["eager", "graph"]
-
-ENGINES: tuple[EngineName, ...] = get_args(EngineName)
-"""All engines, the slowest on a GPU first."""
-
-_REMOVED = {"streams": "it is now called graph", "compile": "it rounded differently"}
-"""Engines of older records, and why they are gone."""
-
-BIT_EQUAL: frozenset[str] = frozenset({*ENGINES, "streams"})
-"""Engines of records whose numbers are equal bit for bit: all but the former `compile`."""
-
-
-class EngineError(RunError):
-    """An engine that cannot be built here, or computes other steps than eager.
-
-    Attributes:
-        reason: What is wrong, without the advice.
-    """
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(
-            f"{reason}. A run takes the fastest engine that works with `--engine auto`, and can use `--engine eager`."
-        )
-        self.reason = reason
+    from paperbench.training.graph import CudaCapture
 
 
 class Engine(Protocol):
@@ -60,85 +32,32 @@ class Engine(Protocol):
         """Run one iteration, counted from 0. The device may still be working on it on return."""
 
 
-class Step(Protocol):
-    """A training step in two parts; see `training.step.TrainingStep`."""
-
-    def compute(self, choices: Choices, images: int | None = None) -> None: ...
-    def update(self) -> None: ...
-    def clear_gradients(self) -> None: ...
-
-
-class EagerEngine:
-    """Runs a step one operation after another.
-
-    Args:
-        batch_size: Returns the number of images of an iteration.
-    """
-
-    def __init__(self, step: Step, batches: Feed, batch_size: Callable[[int], int], processes: Processes) -> None:
-        self._step, self._batches, self._batch_size, self._processes = step, batches, batch_size, processes
-
-    def step(self, iteration: int) -> None:
-        self._processes.agreed(
-            lambda: self._step.compute(self._batches.choices(iteration), self._batch_size(iteration))
-        )
-        self._step.update()
-
-
-class ShortBatchEngine:
-    """Leaves whole batches to one engine, and shorter ones, for which that was not made, to eager."""
-
-    def __init__(self, engine: Engine, eager: Engine, is_whole: Callable[[int], bool]) -> None:
-        self._engine, self._eager, self._is_whole = engine, eager, is_whole
-
-    def step(self, iteration: int) -> None:
-        (self._engine if self._is_whole(iteration) else self._eager).step(iteration)
-
-
 @dataclass(frozen=True)
-class EngineChoice:
-    """An engine and the reason for its choice."""
+class Parts:
+    """What an engine's steps use; it belongs to a trainer.
 
-    name: EngineName
-    reason: str
-
-
-def available_engines(device: torch.device) -> dict[EngineName, str | None]:
-    """Return for every engine None if it works on the device, else the reason why it does not."""
-    return {"eager": None, "graph": None if device.type == "cuda" else "CUDA graphs need an NVIDIA GPU"}
-
-
-def engine_candidates(wanted: str, device: torch.device, earlier: str | None = None) -> list[EngineChoice]:
-    """Return the engines to try for a run, best first. Only "auto" on a GPU gives more than one.
-
-    Args:
-        wanted: "auto" or the name of an engine.
-        device: The device of the run.
-        earlier: The engine of the last session, if the run is resumed.
+    Attributes:
+        images: Size of the training set.
+        processes: Those that share every batch.
+        capture: Makes what captures CUDA graphs.
     """
-    if wanted != "auto":
-        if wanted in _REMOVED:
-            raise PaperbenchError(f"Engine {wanted} was removed: {_REMOVED[wanted]}. Use `--engine auto`.")
-        if wanted not in ENGINES:
-            raise PaperbenchError(f"Unknown engine {wanted!r}. {nearest(wanted, ['auto', *ENGINES])}")
-        if why_not := available_engines(device)[wanted]:
-            raise PaperbenchError(f"Engine {wanted}: {why_not}. Use `--engine auto`.")
-        return [EngineChoice(wanted, "as requested")]
-    if earlier is not None and earlier not in BIT_EQUAL:
-        raise RunError(
-            f"The run was last trained with engine {earlier}, which this version does not have: others round "
-            "differently. To continue it with another engine, name one, such as `--engine eager`; the record will list "
-            "both."
-        )
-    if device.type != "cuda":
-        return [EngineChoice("eager", "the fastest on a CPU")]
-    return [EngineChoice("graph", "the fastest on a GPU"), EngineChoice("eager", "the faster engine failed")]
 
+    model: ResidualNet
+    optimiser: MomentumSGD
+    metrics: MetricAccumulator
+    recipe: Recipe
+    feed: Feed
+    images: int
+    precision: str
+    processes: Processes
+    capture: Callable[[torch.device], CudaCapture]
 
-def groups_at_once(engine: EngineName, recipe: Recipe, share: Share) -> int:
-    """Return how many of a process's batch-norm groups run side by side: all, but one with `eager`.
+    def batch_size(self, iteration: int) -> int:
+        """Return the number of images of an iteration."""
+        before = self.recipe.images_before
+        return before(iteration + 1, self.images) - before(iteration, self.images)
 
-    Those of photographs fill a GPU one by one, and its memory at once.
-    """
-    groups = len(share.group_sizes(recipe, recipe.batch_size))
-    return groups if engine != "eager" and not recipe.photographs else 1
+    def step(self, workings: Sequence[DirectModel], **how: Any) -> TrainingStep:
+        """Return the computation of a step on the net or on copies of it; see `TrainingStep` for the arguments."""
+        own = self.optimiser, self.metrics, self.recipe, self.feed, self.precision, self.processes
+        return TrainingStep(workings, *own, **how)

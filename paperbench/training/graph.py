@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from itertools import chain
 from typing import TypeVar
 
 import torch
@@ -17,10 +18,15 @@ from torch import Tensor
 
 from paperbench.data.feed import Feed
 from paperbench.data.loader import Choices
-from paperbench.errors import PaperbenchError, summarize_error
-from paperbench.training.engine import EngineError, Step
+from paperbench.data.share import Share
+from paperbench.errors import EngineError, PaperbenchError, summarize_error
+from paperbench.specs.recipe import Recipe
+from paperbench.training.eager import EagerEngine
+from paperbench.training.engine import Engine, Parts
 from paperbench.training.memory import is_out_of_memory
 from paperbench.training.processes import Processes
+from paperbench.training.step import TrainingStep, in_turn
+from paperbench.training.working_copy import WorkingCopy
 
 Result = TypeVar("Result")
 Work = Callable[[], object]
@@ -133,6 +139,42 @@ class _Copies:
         pass
 
 
+def why_not(device: torch.device) -> str | None:
+    """Return why the engine does not work on a device; None if it does."""
+    return None if device.type == "cuda" else "CUDA graphs need an NVIDIA GPU"
+
+
+def groups_at_once(recipe: Recipe, share: Share) -> int:
+    """Return how many of a process's batch-norm groups run side by side: all of small images.
+
+    Those of photographs fill a GPU one by one, and its memory at once.
+    """
+    return 1 if recipe.photographs else len(share.group_sizes(recipe, recipe.batch_size))
+
+
+def build(parts: Parts) -> Engine:
+    """Return the engine for a training. A batch that ends an epoch early is left to the eager engine."""
+    recipe, capture = parts.recipe, parts.capture(parts.feed.device)
+    first = WorkingCopy(parts.model, bf16_weights=parts.precision == "bf16")
+    workings = [first, *(first.twin() for _ in range(1, groups_at_once(recipe, parts.processes.share)))]
+    step = parts.step(workings, run=capture.side_by_side if len(workings) > 1 else in_turn)
+    tensors = parts.model.parameters(), parts.model.buffers(), parts.optimiser.momentum, parts.metrics.tensors()
+    state = list(chain.from_iterable(tensors))
+    graph = GraphEngine(step, parts.feed, recipe.iterations, state, capture, parts.processes)
+    return graph if recipe.epoch_end is None else ShortBatchEngine(graph, parts)
+
+
+class ShortBatchEngine:
+    """Leaves whole batches to one engine, and shorter ones, for which that was not made, to eager."""
+
+    def __init__(self, engine: Engine, parts: Parts) -> None:
+        self._engine, self._eager, self._parts = engine, EagerEngine(parts), parts
+
+    def step(self, iteration: int) -> None:
+        is_whole = self._parts.batch_size(iteration) == self._parts.recipe.batch_size
+        (self._engine if is_whole else self._eager).step(iteration)
+
+
 class GraphEngine:
     """Replays a captured step. The first call captures it, which takes as long as a few eager steps.
 
@@ -144,7 +186,7 @@ class GraphEngine:
 
     def __init__(
         self,
-        step: Step,
+        step: TrainingStep,
         batches: Feed,
         iterations: int,
         state: Sequence[Tensor],

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import gc
-import sys
 import weakref
-from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,11 +19,9 @@ from torch.utils._pytree import tree_leaves
 
 from paperbench.architecture import parameters
 from paperbench.catalogue import FAMILIES, Net
-from paperbench.data.share import Share
 from paperbench.models import ResidualNet
 from paperbench.specs.recipe import Recipe
 from paperbench.specs.run_spec import Precision
-from paperbench.training.engine import EngineName, groups_at_once
 from paperbench.training.precision import autocast
 
 _OUT_OF_MEMORY_MESSAGES = ("out of memory", "can't allocate memory", "ALLOC_FAILED", "could not create a primitive")
@@ -99,7 +94,7 @@ def memory_needed(
 
     Args:
         side: Of the images, in pixels; by default that of the net's family; photographs have the recipe's crops.
-        at_once: Of how many groups an engine keeps activations and gradients; see `engine.groups_at_once`.
+        at_once: Of how many groups an engine keeps activations and gradients; see `engines.EngineKind`.
         recompute: Whether the backward pass recomputes the residual units.
     """
     group, photographs = recipe.batch_norm.group, recipe.photographs
@@ -112,31 +107,6 @@ def memory_needed(
         pixels = 3 * photographs.crop**2
         needed += pixels * recipe.batch_size + 4 * pixels * (recipe.batch_size - group)
     return int(needed * _WORKSPACE)
-
-
-class Way(NamedTuple):
-    """A way to train: with an engine, and with or without recomputing the residual units in the backward pass.
-
-    Attributes:
-        needed: About how many bytes a training step needs.
-    """
-
-    engine: EngineName
-    recompute: bool
-    needed: int
-
-
-def ways_to_train(
-    net: Net, recipe: Recipe, precision: Precision, side: int | None, engines: Iterable[EngineName], share: Share
-) -> Iterator[Way]:
-    """Yield the ways to train, the fastest first, each with less memory than the one before. Numbers are the same."""
-    least = sys.maxsize
-    for engine, recompute in product(engines, (False, True)):
-        at_once = groups_at_once(engine, recipe, share)
-        needed = memory_needed(net, recipe, precision, side, at_once, recompute=recompute)
-        if needed < least:
-            least = needed
-            yield Way(engine, recompute, needed)
 
 
 def memory_free(device: torch.device) -> int | None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from paperbench.training.processes import Processes
+
 
 @dataclass(frozen=True)
 class TrainingMetrics:
@@ -61,3 +63,9 @@ class MetricAccumulator:
         self._loss.copy_(state["loss"])
         self._wrong.copy_(state["wrong"])
         self._images = int(state["images"])
+
+    def share(self, processes: Processes) -> None:
+        """Take over the sums of process 0, in all processes."""
+        for one in self.tensors():
+            processes.broadcast([one])
+        self._images, *_ = processes.numbers(self._images)

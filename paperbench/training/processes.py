@@ -4,9 +4,9 @@ Each process makes and trains on some batch-norm groups of every batch. Everythi
 done in the order of the groups instead: gradients are added in the binary tree of `training.tree_sum`, and statistics
 and losses are gathered before they are added up. Collectives only move numbers; none of them adds.
 
-Process 0 leads. It alone has the results directory, the screen and the loop of the training. The others do what it
-orders (`Trainer.obey`). Before anything that depends on all of them, all agree that each has succeeded, so an error or
-a signal in one of them is an error or a signal in all.
+All run the same session; only process 0 has the results directory and the screen, and chooses the runs. Before
+anything that depends on all of them, all agree that each has succeeded, so an error or a signal in one of them is an
+error or a signal in all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from hashlib import sha256
 from itertools import accumulate
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -31,10 +31,9 @@ from torch._C._distributed_c10d import TCPStore
 
 from paperbench.catalogue import Net
 from paperbench.data.share import Share
-from paperbench.errors import DataError, Interrupted, PaperbenchError, RunError, count, one_line
+from paperbench.errors import DataError, EngineError, Interrupted, PaperbenchError, RunError, count, one_line
 from paperbench.launch import Launch
 from paperbench.specs.recipe import Recipe
-from paperbench.training.engine import EngineError
 from paperbench.training.memory import is_out_of_memory
 from paperbench.training.tree_sum import TreeSum
 
@@ -55,7 +54,6 @@ _ALIGNMENT = 4
 """Gradients start at multiples of so many values, or kernels would read them one by one."""
 _MAX_TEXT = 2_000
 
-_ORDERS = ("step", "test", "finish", "load", "compare", "close", "build", "measure", "end")
 _ERRORS: tuple[type[Exception], ...] = (
     *(Interrupted, torch.OutOfMemoryError, DataError, EngineError, RunError, PaperbenchError, RuntimeError),
 )
@@ -70,19 +68,6 @@ class ProcessLostError(PaperbenchError):
 
 class _Stoppable(Protocol):
     signal: int | None
-
-
-class Order(NamedTuple):
-    """What process 0 wants all processes to do.
-
-    Attributes:
-        argument: A number: of an evaluation, of iterations, of repetitions, or the exit status.
-        text: Of "build" and "measure" only.
-    """
-
-    name: str
-    argument: int
-    text: str
 
 
 class Processes:
@@ -122,7 +107,7 @@ class Processes:
             deadline.cancel()
             dist.init_process_group(backend, store=own, rank=launch.rank, world_size=launch.count, timeout=JOIN)
             self._hosts: Any = dist.new_group(backend="gloo", timeout=WAIT)
-            self._orders: Any = dist.new_group(backend="gloo", timeout=_FOREVER)
+            self._patient: Any = dist.new_group(backend="gloo", timeout=_FOREVER)
             store = TCPStore(launch.address, launch.port, is_master=False)
         except (RuntimeError, ValueError) as error:
             deadline.cancel()
@@ -136,42 +121,55 @@ class Processes:
         for thread in self._threads:
             thread.start()
 
-    # Orders
+    # Agreement
 
-    def order(self, name: str, argument: int = 0, text: str = "") -> None:
-        """As process 0, tell the other processes what to do; as another one, or alone, do nothing."""
-        if self.count > 1 and self.rank == 0:
-            self._exchange_order(_ORDERS.index(name), argument, text.encode())
+    def first_text(self, text: str = "") -> str:
+        """Return the first text of a process that is not empty, in all; "" if all are. Waits as long as it takes."""
+        if self.count == 1:
+            return text
+        own = text.encode()
+        lengths = self._all_numbers(len(own), self._patient)
+        first = next((rank for rank, length in enumerate(lengths) if length), None)
+        return "" if first is None else self._text_from(first, own, lengths[first])
 
-    def receive(self) -> Order:
-        """Wait for the next order of process 0."""
-        return self._exchange_order(0, 0, b"")
-
-    def _exchange_order(self, code: int, argument: int, text: bytes) -> Order:
-        numbers = torch.tensor([code, argument, len(text), (self.limits and self.limits.signal) or 0])
+    def _text_from(self, rank: int, own: bytes, length: int) -> str:
+        values = torch.tensor(list(own.ljust(length)[:length]), dtype=torch.uint8)
         with self._losses_reported():
-            dist.all_reduce(numbers, dist.ReduceOp.MAX, group=self._orders)
-            code, argument, length, signal = numbers.tolist()
-            if length:
-                text = self._text_from(0, text, length)
+            dist.broadcast(values, rank, group=self._hosts)
+        return bytes(values.tolist()).decode(errors="replace")
+
+    def any_of(self, *flags: bool) -> list[bool]:
+        """Return which flags are set in any process. A signal to one becomes a signal to all."""
+        if self.count == 1:
+            return list(flags)
+        numbers = torch.tensor([(self.limits and self.limits.signal) or 0, *flags])
+        with self._losses_reported():
+            dist.all_reduce(numbers, dist.ReduceOp.MAX, group=self._hosts)
+        signal, *found = numbers.tolist()
         if signal and self.limits and not self.limits.signal:
             self.limits.signal = signal
-        return Order(_ORDERS[code], argument, text.decode())
+        return [bool(flag) for flag in found]
 
-    def _text_from(self, rank: int, text: bytes, length: int) -> bytes:
-        values = torch.tensor(list(text.ljust(length)[:length]), dtype=torch.uint8)
-        dist.broadcast(values, rank, group=self._hosts)
-        return bytes(values.tolist())
+    @contextmanager
+    def in_step(self) -> Iterator[None]:
+        """Inside the context, all do the same. After an error of only some, nothing can be exchanged any more."""
+        try:
+            yield
+        except BaseException as error:
+            if not self.all_have(error):
+                self._loss = self._loss or f"Process {self.rank} has left the others. {_RESUME}"
+            raise
 
-    def end(self, status: int) -> None:
-        """Part from the other processes, without waiting for lost ones. Nothing can be done together afterwards.
+    def end(self, status: int | None = None) -> None:
+        """Part from the other processes, without waiting for lost ones. Nothing can be exchanged afterwards.
 
         Args:
-            status: The exit status that process 0 wants all to have.
+            status: As process 0, the exit status for all, which the others receive as a text; None if they do not.
         """
         if self.count > 1 and not self._has_ended.is_set():
             try:
-                self.order("end", status)
+                if status is not None:
+                    self.first_text(str(status))
             except ProcessLostError:
                 pass  # reported already
             finally:
@@ -180,8 +178,6 @@ class Processes:
                     thread.join(2 * BEAT_SECONDS)
                 if not self._loss:
                     dist.destroy_process_group()
-
-    # Agreement
 
     def agreed(self, work: Callable[[], Result]) -> Result:
         """Return the result of some work, once every process has succeeded in its own.
@@ -202,6 +198,18 @@ class Processes:
             return result  # type: ignore[return-value]
         raise self._agreed_error(error, codes, first)
 
+    def lead(self, work: Callable[[], Result]) -> Result | None:
+        """Let process 0 do some work with files. Return its result there, and None in the others, once it succeeded.
+
+        Raises:
+            As `agreed` does.
+        """
+        return self.agreed(lambda: None if self.rank else work())
+
+    def all_have(self, error: BaseException) -> bool:
+        """Whether all processes have raised this error, or one of its kind."""
+        return self.count == 1 or hasattr(error, _AGREED)
+
     def _agreed_error(self, error: Exception | None, codes: list[int], first: int) -> Exception:
         """Return the error to raise in this process: its own, if it is of the kind of the first process's.
 
@@ -210,8 +218,7 @@ class Processes:
         own = error.reason if isinstance(error, EngineError) else str(error)
         if isinstance(error, Interrupted):
             own = str((self.limits and self.limits.signal) or "")
-        with self._losses_reported():
-            text = self._text_from(first, own.encode(errors="replace"), _MAX_TEXT).decode(errors="replace")
+        text = self._text_from(first, own.encode(errors="replace"), _MAX_TEXT)
         kind = _ERRORS[codes[first] - 1]
         if kind is Interrupted and text.strip() and self.limits and not self.limits.signal:
             self.limits.signal = int(text)
@@ -223,11 +230,12 @@ class Processes:
 
     def numbers(self, number: int) -> list[int]:
         """Return the numbers of all processes."""
-        if self.count == 1:
-            return [number]
+        return [number] if self.count == 1 else self._all_numbers(number, self._hosts)
+
+    def _all_numbers(self, number: int, group: Any) -> list[int]:
         numbers = torch.zeros(self.count, dtype=torch.int64)
         with self._losses_reported():
-            dist.all_gather_into_tensor(numbers, torch.tensor([number]), group=self._hosts)
+            dist.all_gather_into_tensor(numbers, torch.tensor([number]), group=group)
         found: list[int] = numbers.tolist()
         return found
 
@@ -422,11 +430,6 @@ def _error_code(error: Exception | None) -> int:
         return 1 + _ERRORS.index(torch.OutOfMemoryError)
     kinds = (index for index, kind in enumerate(_ERRORS, start=1) if isinstance(error, kind))
     return next(kinds, len(_ERRORS))
-
-
-def is_agreed(error: Exception) -> bool:
-    """Whether all processes have raised this error, or one of its kind."""
-    return hasattr(error, _AGREED)
 
 
 ALONE = Processes()

@@ -12,16 +12,18 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from itertools import takewhile
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
+from paperbench.errors import DataError, EngineError, Interrupted, RunError, summarize_error, without_paths
+from paperbench.training.engines import REFERENCE, EngineChoice
 from paperbench.training.evaluation import no_interrupt
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from paperbench.training.trainer import Trainer
+from paperbench.training.memory import release_memory
+from paperbench.training.processes import Processes
+from paperbench.training.trainer import Trainer
 
 STEPS = 20
 """Number of steps whose losses a benchmark compares."""
@@ -114,10 +116,10 @@ def bitwise_error(losses: Sequence[float], eager: Sequence[float], precision: st
 def engine_error(
     trainer: Trainer, between_steps: Callable[[], None] = no_interrupt, *, is_exact: bool = True
 ) -> str | None:
-    """Compare the first steps of a new trainer's engine with those of the eager engine in one process.
+    """Compare the first steps of a new trainer with those of the reference engine in one process.
 
     Both train the same net, one after the other, at `LEARNING_RATE`. Afterwards the trainer is as before; its engine
-    is built.
+    is built. If several processes share the run, each compares, and all return the same.
 
     Args:
         between_steps: Called before each step; may raise to abort.
@@ -126,37 +128,111 @@ def engine_error(
     Returns:
         The first difference, or None.
     """
-    recipe, initial = trainer.recipe, _copy_of(trainer.state_dict())
+    recipe, initial, processes = trainer.recipe, _copy_of(trainer.state_dict()), trainer.processes
 
     def begin() -> Trainer:
         trainer.load_state_dict(initial)
         return trainer
 
+    def make_reference() -> tuple[FirstSteps, dict[str, Tensor]]:
+        with trainer.stepping_eagerly():
+            return first_steps(begin(), steps, between_steps), _copy_of(trainer.state_dict())
+
     steps = min(STEPS_OF_A_RUN, recipe.iterations)
     trainer.recipe = replace(recipe, learning_rate=LEARNING_RATE, warm_up=None)
     try:
-        with trainer.stepping_eagerly():
-            expected = first_steps(begin(), steps, between_steps)
-            state = _copy_of(trainer.state_dict())
-        found = first_steps(begin(), steps, between_steps)
-        if is_exact:
-            return bitwise_error(found.losses, expected.losses, trainer.precision) or _state_error(trainer, state)
-        return rounding_error(found, expected, trainer.precision)
+        expected, state = processes.agreed(make_reference)
+        found = first_steps(begin(), steps, lambda: processes.agreed(between_steps))
+        if not is_exact:
+            return processes.first_text(rounding_error(found, expected, trainer.precision) or "") or None
+        error = processes.first_text(bitwise_error(found.losses, expected.losses, trainer.precision) or "")
+        return error or processes.first_text(_state_error(trainer.state_dict(), state) or "") or None
     finally:
         trainer.recipe = recipe
         begin()
 
 
-def _state_error(trainer: Trainer, expected: dict[str, Tensor]) -> str | None:
-    """Describe the first tensor of the trainer's state that is not bitwise equal; None if all are equal.
+def _state_error(found: dict[str, Tensor], expected: dict[str, Tensor]) -> str | None:
+    """Describe the first tensor of a trainer's state that is not bitwise equal; None if all are equal.
 
     The generators' states are not compared: where they matter, the losses show a difference.
     """
-    for name, tensor in trainer.state_dict().items():
+    for name, tensor in found.items():
         other = tensor if name.startswith("noise.") else expected[name]
         if not torch.equal(tensor.nan_to_num(), other.nan_to_num()) or not torch.equal(tensor.isnan(), other.isnan()):
             return f"{name} differs from eager's after the first steps; it must be bitwise equal"
     return None
+
+
+class SoundTrainer(NamedTuple):
+    """A new trainer whose first steps were compared.
+
+    Attributes:
+        problems: Why faster engines are not used, and how processes on different machines differ.
+    """
+
+    engine: EngineChoice
+    trainer: Trainer
+    problems: list[str]
+
+
+def sound_trainer(
+    candidates: Sequence[EngineChoice],
+    fitting: str,
+    build: Callable[[str], Trainer],
+    device: torch.device,
+    processes: Processes,
+    *,
+    is_mixed: bool,
+    between_steps: Callable[[], None],
+    announce: Callable[[str], None],
+    warn: Callable[[str], None],
+) -> SoundTrainer:
+    """Return a trainer with the first engine that can be built and makes the reference's first steps.
+
+    Args:
+        candidates: The engines to try, the fastest first; an error of the last one is raised.
+        fitting: The first of them for which the memory suffices.
+        build: Makes an untrained trainer on the device, given the name of an engine.
+        processes: Those that share the run.
+        is_mixed: Whether their machines differ, and so may round differently.
+        between_steps: Called before each step; may raise to abort.
+        announce: Called with the engine whose first steps will be compared.
+        warn: Called with how processes on different machines differ.
+    """
+    skipped = [*takewhile(lambda choice: choice.name != fitting, candidates)]
+    problems = [f"engine {choice.name} was not used: the memory is too short for it" for choice in skipped]
+    *others, last = candidates[len(skipped) :]
+
+    def attempt(engine: str) -> Trainer:
+        trainer = processes.agreed(lambda: build(engine))
+        if processes.count > 1 or engine != REFERENCE:
+            announce(engine)
+            problem = engine_error(trainer, between_steps)
+            if problem and engine != REFERENCE:
+                raise EngineError(
+                    f"The first steps of engine {engine} are not those of {REFERENCE} on this machine ({problem})"
+                )
+            if problem:
+                what = f"the first steps in {processes.count} processes are not those of one ({problem})"
+                if not is_mixed or engine_error(trainer, between_steps, is_exact=False):
+                    raise RunError(f"{what}. Use the same packages, variables and machines for all, or one process.")
+                warn(what)
+                problems.append(what)
+        return trainer
+
+    for choice in others:
+        try:
+            return SoundTrainer(choice, attempt(choice.name), problems)
+        except (Interrupted, DataError):
+            raise
+        except Exception as error:  # the failures of captures and drivers have no common type
+            if not processes.all_have(error):
+                raise
+            why = without_paths(error.reason) if isinstance(error, EngineError) else summarize_error(error)
+        problems.append(f"engine {choice.name} was not used: {why}")
+        release_memory(device)  # not before the error and its frames are gone
+    return SoundTrainer(last, attempt(last.name), problems)
 
 
 def _copy_of(state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from paperbench.bench.figures import ScalingFigures, ScalingReport
-from paperbench.bench.scaling import PARTS, follow_scaling, measure_scaling, scaling_training
+from paperbench.bench.scaling import PARTS, measure_scaling, scaling_training
 from paperbench.bench.text import SCALING_LEGEND, format_scaling
 from paperbench.cli.main import main
 from paperbench.training.processes import Processes
@@ -72,12 +72,10 @@ def test_two_processes_are_measured_and_compared_with_one(is_changed: bool, monk
         training = replace(
             training, recipe=replace(training.recipe, batch_norm=replace(training.recipe.batch_norm, group=4))
         )
-        if processes.rank:
-            follow_scaling(processes, {training.name: training}, "eager", "fp32")
-            return None
         return measure_scaling(training, "eager", "fp32", processes, 2, 0.001, float("inf"), lambda line: None)
 
-    found = together(2, work)[0]
+    found, other = together(2, work)
+    assert other is None
     assert found.is_equal is not is_changed
     assert (found.processes, found.threads, found.batch_size, found.bn_group) == (2, 1, 8, 4)
     for part in ("alone", "alone_all_threads", *PARTS):

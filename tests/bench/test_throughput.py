@@ -16,7 +16,7 @@ from paperbench.bench.setup import Training, bench_recipe, bench_training, machi
 from paperbench.bench.throughput import TrainerLoop, VariantRunner, bench_variants, measure_net
 from paperbench.bench.timing import Way, race
 from paperbench.runs.environment import environment_facts
-from paperbench.training.engine import ENGINES
+from paperbench.training.engines import ENGINES
 from paperbench.training.precision import PRECISIONS
 from paperbench.typed import to_json
 from tests.bench.stubs import StubTrainer, stub_training

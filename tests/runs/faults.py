@@ -38,7 +38,7 @@ from paperbench.runs.session import RunSession
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.specs.recipe import BatchNormSettings, Drops, Monitoring
 from paperbench.specs.table import read_table
-from paperbench.training import memory as memory_module
+from paperbench.training import engines as engines_module
 from tests.helpers import ROOT, random_dataset
 from tests.runs.running import Log, assert_same, photographs_recipe, plan_run, tiny_recipe, train
 
@@ -182,7 +182,7 @@ class Faults:
         self._shim.count.restype = ctypes.c_long
         root.mkdir()
         # Fake tensors make autograd start threads, after which forked processes cannot train.
-        memory_module.memory_needed = lambda *_, recompute: int(not recompute)
+        engines_module.memory_needed = lambda *_, recompute: int(not recompute)
         assert Child(self._run, root / "undisturbed", lambda _: None).report[-1] == "end trained"
         self._expected = Store(root / "undisturbed").directory(self._run.id)
         self._started = root / "started"

@@ -4,37 +4,27 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
-from unittest.mock import patch
 
 from paperbench.api import Plan, plan
 from paperbench.runs.history import HistoryLine
 from paperbench.runs.limits import Limits
 from paperbench.runs.observer import Observer
-from paperbench.runs.planning import PlannedRun
-from paperbench.runs.record import DataFacts, Files, Record
-from paperbench.runs.store import RunDirectory, Store
+from paperbench.runs.record import DataFacts, Files
+from paperbench.runs.session import RunSession, Setting
+from paperbench.runs.store import Store
 from paperbench.runs.worker import Worker
 from tests.helpers import CHECKPOINT, a_record
 
 LINE = HistoryLine(80, 1.0, 0.1, 1.0, 40.0, 0.26, 6.75, 8.0)
 
 
-@dataclass
-class Session:
-    """Stands for a `RunSession`. Appends the run's id to `trained.log` in the results directory."""
+class Session(RunSession):
+    """Appends the run's id to `trained.log` in the results directory."""
 
-    run: PlannedRun
-    directory: RunDirectory
-    trainer = SimpleNamespace(iteration=0)
-    engine = SimpleNamespace(name="none", reason="this is a test")
-    fallback = None
-
-    def train(self) -> Record:
+    def train(self, *_: object) -> Iterator[int]:
         log = os.open(self.directory.path.parents[1] / "trained.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.write(log, f"{self.run.id}\n".encode())
         os.close(log)
@@ -44,14 +34,8 @@ class Session:
         files = Files(1, digest, CHECKPOINT, "0" * 64)
         record = a_record(**values, data=DataFacts.of(self.run.dataset), files=files)
         self.directory.write_record(record)
-        return record
-
-    def close(self) -> None:
         self.directory.close()
-
-
-def new_session(run: PlannedRun, directory: RunDirectory, *_: Any, **__: Any) -> Session:
-    return Session(run, directory)
+        yield from ()
 
 
 def make_plan(results: Path, seeds: int) -> Plan:
@@ -71,9 +55,9 @@ def divide(work: Plan, workers: int) -> Counter[str]:
         if child == 0:
             status = 70
             try:
-                with patch("paperbench.runs.worker.RunSession", new_session):
-                    failed = Worker(Store(work.selection.results), work.device, Limits(), Observer()).run_all(work.runs)
-                status = len(failed)
+                setting = Setting(work.device, Limits(), Observer())
+                worker = Worker(Store(work.selection.results), setting, new_session=Session)
+                status = len(worker.run_all(work.runs))
             finally:
                 os._exit(status)
         children.append(child)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun, run_spec
 from paperbench.runs.record import Files, Record
 from paperbench.runs.resume import Checkpoint
+from paperbench.runs.session import Setting
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.worker import Incompatible, Worker
 from paperbench.specs.experiment import NetReference
@@ -137,11 +139,17 @@ def train(
     incompatible: Incompatible = "refuse",
     device: torch.device = CPU,
     engine: str = "auto",
+    setting: Mapping[str, Any] = MappingProxyType({}),
     **values: float,
 ) -> tuple[RunDirectory, Log]:
-    """Start or resume a run, or skip it if it is done, as the command line does."""
+    """Start or resume a run, or skip it if it is done, as the command line does.
+
+    Args:
+        setting: More values of `Setting`.
+        values: Those of `Limits`, if that is not given.
+    """
     store, log = Store(root), log or Log()
-    Worker(store, device, limits or Limits(**values), log, incompatible, engine).run_all([run])
+    Worker(store, Setting(device, limits or Limits(**values), log, engine, **setting), incompatible).run_all([run])
     return store.directory(run.id), log
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from paperbench.runs.history import history_line
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Divergence
-from paperbench.runs.session import history_line
 from paperbench.runs.store import RunDirectory
 from paperbench.specs.recipe import Drops, WarmUp
 from paperbench.training.evaluation import EvaluationMetrics

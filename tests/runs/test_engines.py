@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -11,13 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from paperbench.errors import PaperbenchError
-from paperbench.runs import session as session_module
+from paperbench.errors import EngineError, PaperbenchError
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.resume import Checkpoint
 from paperbench.runs.store import RunDirectory
-from paperbench.training.engine import EngineChoice, EngineError, engine_candidates
+from paperbench.training.engines import ENGINES, engine_candidates
 from paperbench.training.graph import GraphEngine
 from paperbench.training.memory import memory_needed
 from paperbench.training.trainer import Trainer
@@ -79,26 +79,20 @@ Capture = Callable[[torch.device], Any]
 
 
 @pytest.fixture
-def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[Capture], None]:
-    """Candidates as on a GPU; CUDA graphs become tapes. Calling it with another capture replaces these."""
-
-    def choose(wanted: str, _: object, earlier: str | None = None) -> list[EngineChoice]:
-        return engine_candidates(wanted, torch.device("cuda"), earlier)
-
-    def use(capture: Capture) -> None:
-        monkeypatch.setattr(session_module, "Trainer", partial(Trainer, capture=capture))
-
-    for module in ("session", "worker"):
-        monkeypatch.setattr(f"paperbench.runs.{module}.engine_candidates", choose)
-    use(lambda _: Tape())
-    return use
+def _captures_work_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENGINES, "graph", ENGINES["graph"]._replace(why_not=lambda _: None))
 
 
-@pytest.mark.usefixtures("on_a_gpu")
+def captures(capture: Capture = lambda _: Tape(), trainer: type[Trainer] = Trainer) -> dict[str, Any]:
+    """The setting of a session in which tapes, or another capture, stand for CUDA graphs."""
+    return {"new_trainer": partial(trainer, capture=capture)}
+
+
+@pytest.mark.usefixtures("_captures_work_here")
 def test_sound_engine_is_taken_after_a_comparison(run: PlannedRun, expected: RunDirectory, tmp_path: Path) -> None:
     """In each session: it may be on another machine."""
     for stop in (3, None):
-        directory, log = train(run, tmp_path, stop_at=stop)
+        directory, log = train(run, tmp_path, stop_at=stop, setting=captures())
         assert log.checks == ["graph"]
     assert [session.fallback for session in log.record.sessions] == [None, None]
     assert_same(directory, expected)
@@ -112,56 +106,52 @@ class Wrong(Tape):
         return lambda: None
 
 
-def fails(error: Exception) -> Capture:
+def fails(kind: type[Exception], text: str) -> Capture:
     def capture(_: torch.device) -> Any:
-        raise error
+        raise kind(text)
 
     return capture
 
 
+@pytest.mark.usefixtures("_captures_work_here")
 @pytest.mark.parametrize(
     ("capture", "reason"),
     [
         (
-            fails(RuntimeError("CUDA error: no luck in /folder/of/mine\nmore")),
+            fails(RuntimeError, "CUDA error: no luck in /folder/of/mine\nmore"),
             "RuntimeError: CUDA error: no luck in [path]",
         ),
-        (fails(EngineError("no capture (/folder/of/mine/x.cpp:3: no such file)")), "no capture ([path] no such file)"),
-        (fails(torch.OutOfMemoryError("CUDA out of memory.")), "OutOfMemoryError: CUDA out of memory."),
+        (fails(EngineError, "no capture (/folder/of/mine/x.cpp:3: no such file)"), "no capture ([path] no such file)"),
+        (fails(torch.OutOfMemoryError, "CUDA out of memory."), "OutOfMemoryError: CUDA out of memory."),
         (lambda _: Wrong(), "The first steps of engine graph are not those of eager on this machine (step 1: loss"),
     ],
 )
 def test_eager_is_taken_and_the_reason_recorded(
-    run: PlannedRun,
-    expected: RunDirectory,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    on_a_gpu: Callable[[Capture], None],
-    capture: Capture,
-    reason: str,
+    run: PlannedRun, expected: RunDirectory, tmp_path: Path, capture: Capture, reason: str
 ) -> None:
-    released: list[torch.device] = []
-    monkeypatch.setattr(session_module, "release_memory", released.append)
-    on_a_gpu(capture)
-    directory, log = train(run, tmp_path, stop_at=8)
-    assert released == [CPU]
+    made: list[weakref.ref[Trainer]] = []
+
+    class Watched(Trainer):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            assert [one() for one in made] == [None] * len(made), "the memory of the one before is free"
+            made.append(weakref.ref(self))
+            super().__init__(*arguments, **options)
+
+    directory, log = train(run, tmp_path, stop_at=8, setting=captures(capture, Watched))
+    assert len(made) == 2
     assert log.engine[0] == "eager"
     assert log.engine[1].startswith(f"engine graph was not used: {reason}")
     assert log.record.sessions[0].fallback == log.engine[1]
-    on_a_gpu(lambda _: Tape())
-    _, log = train(run, tmp_path)
+    _, log = train(run, tmp_path, setting=captures())
     assert [session.fallback is None for session in log.record.sessions] == [False, True]
     assert_same(directory, expected)
 
 
-@pytest.mark.usefixtures("on_a_gpu")
-def test_eager_is_taken_where_only_its_memory_is_free(
-    run: PlannedRun, expected: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("_captures_work_here")
+def test_eager_is_taken_where_only_its_memory_is_free(run: PlannedRun, expected: RunDirectory, tmp_path: Path) -> None:
     """It keeps one group, and the captured step all."""
     free = memory_needed(run.net, run.recipe, "fp32", run.side, recompute=True)
-    monkeypatch.setattr("paperbench.runs.worker.memory_free", lambda _: free)
-    directory, log = train(run, tmp_path)
+    directory, log = train(run, tmp_path, setting={**captures(), "memory_free": lambda _: free})
     (warning,) = log.warnings
     assert "it trains with engine eager and the backward pass recomputes the residual units, which needs" in warning
     (session,) = log.record.sessions
@@ -170,37 +160,31 @@ def test_eager_is_taken_where_only_its_memory_is_free(
     assert_same(directory, expected)
 
 
-@pytest.mark.usefixtures("on_a_gpu")
-def test_eager_goes_on_where_the_memory_runs_out(
-    run: PlannedRun, expected: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    step = GraphEngine.step
+@pytest.mark.usefixtures("_captures_work_here")
+def test_eager_goes_on_where_the_memory_runs_out(run: PlannedRun, expected: RunDirectory, tmp_path: Path) -> None:
+    class Exhausting(Trainer):
+        def step(self) -> None:
+            if self.iteration == 9 and isinstance(self._engine, GraphEngine):
+                torch.empty(2**60, dtype=torch.uint8)
+            super().step()
 
-    def exhausting(self: GraphEngine, number: int) -> None:
-        if number == 9:
-            torch.empty(2**60, dtype=torch.uint8)
-        step(self, number)
-
-    monkeypatch.setattr(GraphEngine, "step", exhausting)
-    directory, log = train(run, tmp_path)
+    directory, log = train(run, tmp_path, setting=captures(trainer=Exhausting))
     changes = "the backward pass recomputes the residual units", "it trains with engine eager"
     assert all(change in warning for change, warning in zip(changes, log.warnings, strict=True))
     assert log.record.sessions[-1].engine == "eager"
     assert_same(directory, expected)
 
 
-def test_engine_asked_for_by_name_fails_with_the_reason(
-    run: PlannedRun, tmp_path: Path, on_a_gpu: Callable[[Capture], None]
-) -> None:
+@pytest.mark.usefixtures("_captures_work_here")
+def test_engine_asked_for_by_name_fails_with_the_reason(run: PlannedRun, tmp_path: Path) -> None:
     """It does not stop other runs."""
-    on_a_gpu(lambda _: Wrong())
-    directory, log = train(run, tmp_path, engine="graph")
+    directory, log = train(run, tmp_path, engine="graph", setting=captures(lambda _: Wrong()))
     assert "The first steps of engine graph are not those of eager on this machine (step 1: loss" in log.failure
     assert "takes the fastest engine that works with `--engine auto`" in log.failure
     assert directory.read_record() is None
 
 
-@pytest.mark.usefixtures("on_a_gpu")
+@pytest.mark.usefixtures("_captures_work_here")
 def test_signal_during_the_comparison_leaves_no_run(run: PlannedRun, tmp_path: Path) -> None:
     limits = Limits()
 
@@ -209,7 +193,7 @@ def test_signal_during_the_comparison_leaves_no_run(run: PlannedRun, tmp_path: P
             super().checking(run, engine, processes)
             limits.signal = 15
 
-    directory, log = train(run, tmp_path, limits, Stopping())
+    directory, log = train(run, tmp_path, limits, Stopping(), setting=captures())
     assert (log.checks, log.records, log.failures) == (["graph"], [], [])
     assert not directory.path.exists()
     assert list((tmp_path / "leases").iterdir()) == []

@@ -19,24 +19,20 @@ from typing import Any, cast
 
 import pytest
 
-from paperbench.data.imagenet.feed import PhotoFeed
 from paperbench.data.imagenet.index import ImageFiles, PhotoDataset
 from paperbench.data.imagenet.index_file import FILE_NAME
-from paperbench.data.imagenet.stream import CropStream
 from paperbench.data.loader import Choices
 from paperbench.data.photos import load_photos
 from paperbench.data.sources import ENVIRONMENT_VARIABLE
 from paperbench.errors import DataError
-from paperbench.runs import session
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import RunDirectory, Store
-from paperbench.training.engine import EngineChoice
+from paperbench.training.engines import ENGINES
 from paperbench.training.evaluation import EvaluationMetrics
 from paperbench.training.trainer import Trainer
 from tests.helpers import ROOT, change_yaml, copy_of_specs
 from tests.runs.running import Log, assert_same, photographs_recipe, plan_run, train
-from tests.training.tape import Tape
 
 DROP, LAST = 6, 12
 """Iterations of `photographs_recipe`."""
@@ -136,29 +132,36 @@ def test_lost_images_pause_the_run_which_continues_bit_equal(
 
 
 def test_lost_image_where_the_rate_drops_does_not_scale_the_momentum_twice(
-    run: PlannedRun, expected: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: PlannedRun, expected: RunDirectory, tmp_path: Path
 ) -> None:
-    choices = PhotoFeed.choices
+    class Lacking(Trainer):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            choices = self.feed.choices
 
-    def failing(batches: PhotoFeed, iteration: int) -> Choices:
-        if iteration == DROP:
-            raise DataError("it is gone")
-        return choices(batches, iteration)
+            def failing(iteration: int) -> Choices:
+                if iteration == DROP:
+                    raise DataError("it is gone")
+                return choices(iteration)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(PhotoFeed, "choices", failing)
-        with pytest.raises(DataError, match="it is gone"):
-            train(run, tmp_path)
+            self.feed.choices = failing  # type: ignore[method-assign]
+
+    with pytest.raises(DataError, match="it is gone"):
+        train(run, tmp_path, setting={"new_trainer": Lacking})
     assert_same(train(run, tmp_path)[0], expected)
 
 
-def test_training_that_waits_for_images_says_so_once(
-    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_that_waits_for_images_says_so_once(run: PlannedRun, tmp_path: Path) -> None:
     """Not in the first period between log lines, as training always waits for its first images."""
     advice = iter(["first", "second", "third"])
-    monkeypatch.setattr(CropStream, "advice", lambda _: next(advice))
-    assert train(run, tmp_path, stop_at=3 * run.recipe.monitoring.log_every)[1].warnings == ["second"]
+
+    def slow(*arguments: Any, **options: Any) -> Trainer:
+        trainer = Trainer(*arguments, **options)
+        trainer.feed.advice = lambda: next(advice)  # type: ignore[method-assign]
+        return trainer
+
+    stop_at = 3 * run.recipe.monitoring.log_every
+    assert train(run, tmp_path, stop_at=stop_at, setting={"new_trainer": slow})[1].warnings == ["second"]
 
 
 def test_run_paused_after_a_short_batch_continues(run: PlannedRun, tmp_path: Path) -> None:
@@ -198,27 +201,24 @@ def test_signal_while_the_mean_image_is_computed_leaves_no_run(run: PlannedRun, 
     assert not directory.path.exists()
 
 
-def test_ended_session_has_no_threads_while_its_trainer_lives(
-    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trainers, make = [], session.Trainer
+def test_ended_session_has_no_threads_while_its_trainer_lives(run: PlannedRun, tmp_path: Path) -> None:
+    trainers = []
 
-    def kept(*args: Any, **values: Any) -> Trainer:
-        trainers.append(make(*args, **values))
+    def kept(*arguments: Any, **options: Any) -> Trainer:
+        trainers.append(Trainer(*arguments, **options))
         return trainers[0]
 
-    monkeypatch.setattr(session, "Trainer", kept)
-    train(run, tmp_path, stop_at=1)
+    train(run, tmp_path, stop_at=1, setting={"new_trainer": kept})
     assert trainers[0].iteration == 1
     assert crop_threads() == []
 
 
-def test_loss_that_is_infinite_in_a_later_evaluation_ends_the_run(
-    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tested = [EvaluationMetrics(1.0, 50.0, 10.0), EvaluationMetrics(math.inf, 50.0, 10.0)]
-    monkeypatch.setattr(Trainer, "finish", lambda *_: tested)
-    _, log = train(run, tmp_path)
+def test_loss_that_is_infinite_in_a_later_evaluation_ends_the_run(run: PlannedRun, tmp_path: Path) -> None:
+    class Broken(Trainer):
+        def finish(self, *_: object) -> list[EvaluationMetrics]:
+            return [EvaluationMetrics(1.0, 50.0, 10.0), EvaluationMetrics(math.inf, 50.0, 10.0)]
+
+    _, log = train(run, tmp_path, setting={"new_trainer": Broken})
     assert (log.record.status, log.record.result) == ("diverged", None)
 
 
@@ -227,16 +227,12 @@ def test_lost_images_do_not_count_against_an_engine(
 ) -> None:
     """Else the run would train on a slower one to its end."""
 
-    def lost(*_: object) -> None:
+    def lost(_: object) -> Any:
         raise DataError("it is gone")
 
-    candidates = [EngineChoice("graph", "best"), EngineChoice("eager", "last")]
-    for module in ("session", "worker"):
-        monkeypatch.setattr(f"paperbench.runs.{module}.engine_candidates", lambda *_, **__: [*candidates])
-    monkeypatch.setattr(session, "Trainer", partial(Trainer, capture=lambda _: Tape()))
-    monkeypatch.setattr(session, "engine_error", lost)
+    monkeypatch.setitem(ENGINES, "graph", ENGINES["graph"]._replace(why_not=lambda _: None))
     with pytest.raises(DataError, match="it is gone"):
-        train(run, tmp_path)
+        train(run, tmp_path, setting={"new_trainer": partial(Trainer, capture=lost)})
     assert Store(tmp_path).directory(run.id).read_record() is None
 
 

@@ -19,15 +19,16 @@ import torch
 
 from paperbench.data.dataset import ImageDataset
 from paperbench.errors import PaperbenchError
-from paperbench.runs import follow as follow_module
+from paperbench.runs import environment as environment_module
 from paperbench.runs.environment import code_facts, environment_facts
-from paperbench.runs.follow import follow
 from paperbench.runs.limits import Limits
+from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun
+from paperbench.runs.session import Setting
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.worker import Worker
 from paperbench.specs.recipe import BatchNormSettings, Recipe
-from paperbench.training.engine import EagerEngine
+from paperbench.training.eager import EagerEngine
 from paperbench.training.processes import Processes
 from paperbench.training.step import TrainingStep
 from tests.runs.running import CPU, Log, assert_same, plan_run, tiny_recipe, train
@@ -49,12 +50,6 @@ def expected(run: PlannedRun, tmp_path_factory: pytest.TempPathFactory) -> RunDi
     return train(run, tmp_path_factory.mktemp("alone"))[0]
 
 
-@pytest.fixture(autouse=True)
-def _data(monkeypatch: pytest.MonkeyPatch, run: PlannedRun) -> None:
-    """Processes that do not lead load the data by name."""
-    monkeypatch.setattr(follow_module, "load_dataset", lambda *_: run.dataset)
-
-
 class Outcome(NamedTuple):
     """What process 0 reports, and the exit statuses and errors of the others."""
 
@@ -67,26 +62,39 @@ class Outcome(NamedTuple):
 
 
 def share(
-    count: int, runs: list[PlannedRun], root: Path, *, fault: Fault = lambda *_: None, status: int = 0, **values: Any
+    count: int,
+    runs: list[PlannedRun],
+    root: Path,
+    *,
+    fault: Fault = lambda *_: None,
+    status: int = 0,
+    others_runs: list[PlannedRun] | None = None,
+    **values: Any,
 ) -> Outcome:
-    """Train the runs in several processes, of which only the first may open the results directory."""
+    """Train the runs in several processes, of which only the first may open the results directory.
+
+    Args:
+        others_runs: What the other processes have planned, if not the same.
+    """
 
     def work(processes: Processes) -> Any:
         limits = Limits(**values)
         processes.limits = limits
         fault(processes.rank, limits)
+        log, failed, error = Log(), list[PlannedRun](), ""
+        observer = Observer() if processes.rank else log
+        worker = Worker(Store(root), Setting(CPU, limits, observer, processes=processes))
         if processes.rank:
             opened: list[str] = []
             sys.addaudithook(lambda event, arguments: opened.append(f"{event} {arguments}"))
             try:
-                result: Any = follow(processes, CPU, root / "no data", limits)
+                result: Any = worker.assist(others_runs or runs)
             except PaperbenchError as error:
                 result = str(error)
             assert not [event for event in opened if str(root) in event]
             return result
-        log, failed, error = Log(), [], ""
         try:
-            failed = Worker(Store(root), CPU, limits, log, processes=processes).run_all(runs)
+            failed = worker.run_all(runs)
         except PaperbenchError as caught:
             error = str(caught)
         processes.end(status)
@@ -186,10 +194,8 @@ def test_signal_in_one_process_stops_all_after_the_iteration(
 
 def test_other_images_in_one_process_are_an_error_before_training(run: PlannedRun, tmp_path: Path) -> None:
     other = replace(run.dataset, x_train=run.dataset.x_train[::-1].copy())  # type: ignore[union-attr, type-var]
-    outcome = share(
-        2, [run], tmp_path, status=2, fault=lambda *_: setattr(follow_module, "load_dataset", lambda *_: other)
-    )
-    assert "Process 1: the images of cifar10 in" in outcome.error
+    outcome = share(2, [run], tmp_path, status=2, others_runs=[plan_run(run.recipe, other)])
+    assert "Process 1: its images or options are not those of process 0" in outcome.error
     assert (outcome.steps, outcome.followers) == ([], [2])
     assert not Store(tmp_path).directory(run.id).checkpoints.newest_first()
 
@@ -201,8 +207,9 @@ def in_process_1(factor: float = 1.0, code: Any = None, machine: Any = None) -> 
         weight = TrainingStep._loss_weight
         if rank:
             TrainingStep._loss_weight = lambda *known: factor * weight(*known)  # type: ignore[method-assign]
-            follow_module.code_facts = lambda: replace(code_facts(), **code or {})
-            follow_module.environment_facts = lambda device: replace(environment_facts(device), **machine or {})
+            changed = replace(code_facts(), **code or {}), replace(environment_facts(CPU), **machine or {})
+            environment_module.code_facts = lambda: changed[0]
+            environment_module.environment_facts = lambda _: changed[1]
 
     return change
 

@@ -21,7 +21,7 @@ from paperbench.runs.record import Record
 from paperbench.runs.status import STATES, RunStatus, Snapshot, TableStatus, slurm_jobs
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.verify import verify
-from paperbench.training.engine import EagerEngine
+from paperbench.training.trainer import Trainer
 from tests.compare.judging import COPY, a_table, record
 from tests.helpers import a_session, write_record
 from tests.runs.running import Log, train
@@ -229,20 +229,15 @@ def test_working_process_says_what_it_trains(run: PlannedRun, tmp_path: Path, mo
     assert holder.since == pytest.approx(before, abs=60)
 
 
-def test_failure_is_noted_until_the_run_goes_on(
-    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    step = EagerEngine.step
-
-    def failing(self: EagerEngine, iteration: int) -> None:
-        if iteration == 9:
-            raise RunError(f"{tmp_path}/runs/{run.id}/model\x1b and /some/where/else are lost.")
-        step(self, iteration)
+def test_failure_is_noted_until_the_run_goes_on(run: PlannedRun, tmp_path: Path) -> None:
+    class Failing(Trainer):
+        def step(self) -> None:
+            if self.iteration == 9:
+                raise RunError(f"{tmp_path}/runs/{run.id}/model\x1b and /some/where/else are lost.")
+            super().step()
 
     directory = Store(tmp_path).directory(run.id)
-    with monkeypatch.context() as patch:
-        patch.setattr(EagerEngine, "step", failing)
-        assert "/some/where/else" in train(run, tmp_path)[1].failure
+    assert "/some/where/else" in train(run, tmp_path, setting={"new_trainer": Failing})[1].failure
     failure = directory.read_failure()
     assert failure
     assert failure.message == "model\\x1b and [path] are lost."

@@ -5,12 +5,10 @@ import gc
 import getpass
 import json
 import os
-import sys
-import time
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,22 +16,22 @@ import torch
 import torch._dynamo
 
 from paperbench.data.dataset import ImageDataset
-from paperbench.runs import session as session_module
 from paperbench.runs.checkpoints import Checkpoints
 from paperbench.runs.disk_space import format_bytes
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
+from paperbench.runs.record import Session
 from paperbench.runs.resume import Checkpoint
 from paperbench.runs.store import RunDirectory, Store
-from paperbench.runs.worker import Incompatible, Worker, is_done, remaining
+from paperbench.runs.worker import Incompatible, is_done, remaining
 from paperbench.specs.recipe import Recipe
 from paperbench.specs.run_spec import Precision
 from paperbench.training import trainer as trainer_module
-from paperbench.training.engine import EagerEngine
 from paperbench.training.memory import memory_needed
+from paperbench.training.trainer import Trainer
 from tests.conftest import ROOT
 from tests.helpers import a_session
-from tests.runs.running import CPU, Log, assert_same, edit_checkpoint, newest_state, plan_run, tiny_recipe, train
+from tests.runs.running import Log, assert_same, edit_checkpoint, newest_state, plan_run, tiny_recipe, train
 
 
 def files_of(directory: RunDirectory) -> dict[str, bytes]:
@@ -208,9 +206,9 @@ def test_saving_stays_within_its_share_of_time(
         saved.append(iteration)
         return write(self, iteration, data)
 
-    monkeypatch.setattr(session_module, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(Checkpoints, "write", slowly)
-    train(monitored(run, checkpoint_every=1, checkpoint_share=share), tmp_path, log=Log(tick))
+    often = monitored(run, checkpoint_every=1, checkpoint_share=share)
+    train(often, tmp_path, log=Log(tick), setting={"clock": lambda: now})
     assert saved == written
 
 
@@ -226,78 +224,76 @@ def test_checkpoint_is_not_written_twice(run: PlannedRun, tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_memory_of_a_run_is_freed_when_it_ends(
-    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
-) -> None:
+def test_memory_of_a_run_is_freed_when_it_ends(run: PlannedRun, tmp_path: Path, fails: bool) -> None:
     """Even with the garbage collector disabled, since the next run needs the memory."""
     held: list[weakref.ref[Any]] = []
 
-    class Recording(session_module.RunSession):
-        def train(self) -> Any:
-            held.extend(weakref.ref(part) for part in (self, self.trainer, self.trainer.model.fc.weight))
+    class Recording(Trainer):
+        def test(self, *arguments: Any) -> Any:
+            held.extend(weakref.ref(part) for part in (self, self.model, self.model.fc.weight))
             if fails:
                 error = RuntimeError("CUDA error: out of memory")
                 raise error  # a reference cycle: the variable, the error, its traceback, this frame
-            return super().train()
+            return super().test(*arguments)
 
-    monkeypatch.setattr("paperbench.runs.worker.RunSession", Recording)
     gc.disable()
     try:
-        train(run, tmp_path)
-        assert len(held) == (6 if fails else 3), "once more with recomputation"
+        train(run, tmp_path, setting={"new_trainer": Recording})
+        assert len(held) == (6 if fails else 9), "once more with recomputation"
         assert [ref() for ref in held] == [None] * len(held)
     finally:
         gc.enable()
 
 
-def test_session_that_cannot_resume_is_freed_before_the_restart(
-    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_session_that_cannot_resume_is_freed_before_the_restart(run: PlannedRun, tmp_path: Path) -> None:
     directory, _ = train(run, tmp_path, stop_at=8)
     edit_checkpoint(directory, lambda checkpoint: Checkpoint(checkpoint.facts, {"iteration": torch.tensor(8)}))
-    sessions: list[weakref.ref[Any]] = []
+    made: list[weakref.ref[Any]] = []
 
-    class Recording(session_module.RunSession):
+    class Recording(Trainer):
         def __init__(self, *arguments: Any, **names: Any) -> None:
-            assert [ref() for ref in sessions] == [None] * len(sessions)
-            sessions.append(weakref.ref(self))
+            assert [ref() for ref in made] == [None] * len(made)
+            made.append(weakref.ref(self))
             super().__init__(*arguments, **names)
 
-    monkeypatch.setattr("paperbench.runs.worker.RunSession", Recording)
-    _, log = train(run, tmp_path, incompatible="restart")
-    assert len(sessions) == 2
+    _, log = train(run, tmp_path, incompatible="restart", setting={"new_trainer": Recording})
+    assert len(made) == 2
     assert log.record.status == "finished"
 
 
-THIS, NEXT = trainer_module.NUMERICS_VERSION, trainer_module.NUMERICS_VERSION + 1
+THIS = trainer_module.NUMERICS_VERSION
 
 
-def raise_numerics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Raise the numerics version of the code."""
-    modules = [
-        m for name, m in sys.modules.items() if name.startswith("paperbench.") and hasattr(m, "NUMERICS_VERSION")
-    ]
-    assert len(modules) > 3
-    for module in modules:
-        monkeypatch.setattr(module, "NUMERICS_VERSION", NEXT)
+def age(directory: RunDirectory, numerics: int = THIS - 1, torch_version: str = torch.__version__) -> None:
+    """Make a run one of other versions of the code or of torch."""
+
+    def aged(session: Session) -> Session:
+        environment = replace(session.environment, torch=torch_version)
+        return replace(session, code=replace(session.code, numerics=numerics), environment=environment)
+
+    def change(checkpoint: Checkpoint) -> Checkpoint:
+        sessions = tuple(map(aged, checkpoint.facts.sessions))
+        return replace(checkpoint, facts=replace(checkpoint.facts, sessions=sessions))
+
+    edit_checkpoint(directory, change)
+    record = directory.read_record()
+    assert record
+    file = directory.checkpoints.newest_first()[0].path.name
+    files = replace(record.files, checkpoint=file)
+    directory.write_record(replace(record, sessions=tuple(map(aged, record.sessions)), files=files))
 
 
 @pytest.mark.parametrize(
-    ("what", "message"),
+    ("versions", "message"),
     [
-        ("numerics", f"numerics version {THIS} (this is {NEXT}). Resuming would mix versions."),
-        ("torch", "(this is 99.0.1). Resuming would mix versions."),
+        ({}, f"numerics version {THIS - 1} (this is {THIS}). Resuming would mix versions."),
+        ({"numerics": THIS, "torch_version": "1.13.1"}, "by torch 1.13.1 (this is"),
     ],
 )
-def test_versions_are_never_mixed(
-    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, message: str
-) -> None:
+def test_versions_are_never_mixed(run: PlannedRun, tmp_path: Path, versions: dict[str, Any], message: str) -> None:
     directory, _ = train(run, tmp_path, stop_at=8)
+    age(directory, **versions)
     before = files_of(directory)
-    if what == "torch":
-        monkeypatch.setattr(torch, "__version__", "99.0.1")
-    else:
-        raise_numerics(monkeypatch)
     _, refused = train(run, tmp_path)
     assert message in refused.failure
     assert "`--incompatible restart` restarts it" in refused.failure
@@ -321,19 +317,17 @@ def test_run_that_mixes_versions_is_not_resumed(run: PlannedRun, tmp_path: Path)
     assert f"numerics version {THIS - 1} (this is {THIS})" in train(run, tmp_path)[1].failure
 
 
-def test_finished_run_of_other_version_restarts_on_request(
-    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_finished_run_of_other_version_restarts_on_request(run: PlannedRun, tmp_path: Path) -> None:
     directory, _ = train(run, tmp_path)
+    age(directory)
     old = files_of(directory)
-    raise_numerics(monkeypatch)
     _, refused = train(run, tmp_path)
-    expected = f"by numerics version {THIS} (this is {NEXT}; `--incompatible restart` restarts it)"
+    expected = f"by numerics version {THIS - 1} (this is {THIS}; `--incompatible restart` restarts it)"
     assert expected in refused.skips[0][1]
     assert remaining([run], Store(tmp_path), Limits(), "restart") == [(run, 20)]
     directory, log = train(run, tmp_path, incompatible="restart")
     assert log.steps == list(range(1, 21))
-    assert (log.record.numerics, log.record.is_mixed) == ((NEXT,), False)
+    assert (log.record.numerics, log.record.is_mixed) == ((THIS,), False)
     assert files_of(RunDirectory(tmp_path / "superseded" / f"{run.id}-1")) == old
     _, again = train(run, tmp_path, incompatible="restart")
     assert again.steps == []
@@ -344,7 +338,7 @@ def test_restart_leaves_what_a_successor_has_finished(
 ) -> None:
     """The process is suspended right before it moves the old files away; meanwhile another one restarts the run."""
     directory, _ = train(run, tmp_path, stop_at=8)
-    raise_numerics(monkeypatch)
+    age(directory)
     finished: dict[str, bytes] = {}
     rename = Path.replace
 
@@ -388,24 +382,17 @@ def test_record_that_cannot_be_read_is_not_damaged(
     ids=["CUDA", "CPU"],
 )
 def test_out_of_memory_fails_the_run_with_advice(
-    run: PlannedRun,
-    expected: RunDirectory,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    error: Exception | None,
-    iteration: int,
+    run: PlannedRun, expected: RunDirectory, tmp_path: Path, error: Exception | None, iteration: int
 ) -> None:
-    step = EagerEngine.step
+    class Exhausting(Trainer):
+        def step(self) -> None:
+            if self.iteration == iteration:
+                if error:
+                    raise error
+                torch.empty(2**60, dtype=torch.uint8)  # raises the error that torch raises on a CPU
+            super().step()
 
-    def exhausting(self: EagerEngine, number: int) -> None:
-        if number == iteration:
-            if error:
-                raise error
-            torch.empty(2**60, dtype=torch.uint8)  # raises the error that torch raises on a CPU
-        step(self, number)
-
-    monkeypatch.setattr(EagerEngine, "step", exhausting)
-    directory, log = train(run, tmp_path)
+    directory, log = train(run, tmp_path, setting={"new_trainer": Exhausting})
     assert "cpu ran out of memory with preact_resnet20(depth=8) in fp32." in log.failure
     assert "`--device`" in log.failure
     assert "`--precision bf16`" in log.failure
@@ -418,91 +405,79 @@ def test_out_of_memory_fails_the_run_with_advice(
     else:
         assert record is None
         assert "No checkpoint exists yet: the same command restarts the run." in log.failure
-    monkeypatch.undo()
     assert_same(train(run, tmp_path)[0], expected)
 
 
-def with_free_memory(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    monkeypatch.setattr("paperbench.runs.worker.memory_free", lambda _: size)
+def with_free_memory(size: int, new_trainer: Callable[..., Trainer] = Trainer) -> dict[str, Any]:
+    """The setting of a session on a device with so many free bytes."""
+    return {"memory_free": lambda _: size, "new_trainer": new_trainer}
+
+
+class Recomputing:
+    """Makes trainers, and notes which of them recompute their units."""
+
+    def __init__(self, new: type[Trainer] = Trainer) -> None:
+        self._new = new
+        self.made: list[bool] = []
+
+    def __call__(self, *arguments: Any, recompute: bool, **options: Any) -> Trainer:
+        self.made.append(recompute)
+        return self._new(*arguments, recompute=recompute, **options)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_run_recomputes_units_only_while_memory_is_short(
-    paper_recipe: Recipe,
-    small_dataset: ImageDataset,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    precision: Precision,
+    paper_recipe: Recipe, small_dataset: ImageDataset, tmp_path: Path, precision: Precision
 ) -> None:
     run = plan_run(tiny_recipe(paper_recipe), small_dataset, precision=precision)
     needed, less = (memory_needed(run.net, run.recipe, precision, recompute=recompute) for recompute in (False, True))
     assert less < needed
-    with_free_memory(monkeypatch, less - 1)
-    directory, log = train(run, tmp_path)
+    directory, log = train(run, tmp_path, setting=with_free_memory(less - 1))
     assert f"in {precision} needs about {format_bytes(needed)} for a training step" in log.failure
     assert f"({format_bytes(less)} if the backward pass recomputes the residual units" in log.failure
     assert ("`--precision bf16`" in log.failure) is (precision == "fp32")
     assert f"cpu has {format_bytes(less - 1)} free." in log.failure
     assert files_of(directory) == {}
 
-    made = watch_trainers(monkeypatch)
-    with_free_memory(monkeypatch, less)
-    _, log = train(run, tmp_path, stop_at=8)
+    trainers = Recomputing()
+    _, log = train(run, tmp_path, stop_at=8, setting=with_free_memory(less, trainers))
     (warning,) = log.warnings
     assert f"needs about {format_bytes(needed)} for a training step, and cpu has {format_bytes(less)} free" in warning
     assert f"recomputes the residual units, which needs {format_bytes(less)}" in warning
-    with_free_memory(monkeypatch, needed)
-    part, log = train(run, tmp_path)
-    assert (log.warnings, made) == ([], [True, False])
+    part, log = train(run, tmp_path, setting=with_free_memory(needed, trainers))
+    assert (log.warnings, trainers.made) == ([], [True, False])
     assert_same(part, train(run, tmp_path / "uninterrupted")[0])
 
 
-def test_groups_side_by_side_need_more_memory(run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_free_memory(monkeypatch, 1)
-    log = Log()
-    assert Worker(Store(tmp_path), torch.device("cuda"), Limits(), log, engine="graph").run_all([run]) == [run]
+def test_groups_side_by_side_need_more_memory(run: PlannedRun, tmp_path: Path) -> None:
+    setting = with_free_memory(1)
+    _, log = train(run, tmp_path, device=torch.device("cuda"), engine="graph", setting=setting)
     needed = memory_needed(run.net, run.recipe, "fp32", run.side, 2)
     assert f"needs about {format_bytes(needed)} for a training step" in log.failure
     assert "choose `--engine eager`, which keeps activations of 8 images, not 16" in log.failure
 
 
-def test_no_other_engine_is_advised_if_not_even_a_net_fits(
-    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(session_module, "Trainer", lambda *_, **__: torch.empty(2**60, dtype=torch.uint8))
-    _, log = train(run, tmp_path)
+def test_no_other_engine_is_advised_if_not_even_a_net_fits(run: PlannedRun, tmp_path: Path) -> None:
+    def exhausting(*_: object, **__: object) -> Any:
+        return torch.empty(2**60, dtype=torch.uint8)
+
+    _, log = train(run, tmp_path, setting={"new_trainer": exhausting})
     assert "cpu ran out of memory" in log.failure
     assert "--engine" not in log.failure
 
 
-def watch_trainers(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Return a list to which each new trainer adds whether it recomputes its units."""
-    made: list[bool] = []
-    new = session_module.Trainer
-
-    def watched(*arguments: Any, recompute: bool, **options: Any) -> Any:
-        made.append(recompute)
-        return new(*arguments, recompute=recompute, **options)
-
-    monkeypatch.setattr(session_module, "Trainer", watched)
-    return made
-
-
 def test_run_that_runs_out_of_memory_goes_on_with_recomputation(
-    run: PlannedRun, expected: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: PlannedRun, expected: RunDirectory, tmp_path: Path
 ) -> None:
-    made, released = watch_trainers(monkeypatch), list[torch.device]()
-    monkeypatch.setattr("paperbench.runs.worker.release_memory", released.append)
-    step = EagerEngine.step
+    class Exhausting(Trainer):
+        def step(self) -> None:
+            if self.iteration == 9 and trainers.made == [False]:
+                torch.empty(2**60, dtype=torch.uint8)
+            super().step()
 
-    def exhausting(self: EagerEngine, number: int) -> None:
-        if number == 9 and made == [False]:
-            torch.empty(2**60, dtype=torch.uint8)
-        step(self, number)
-
-    monkeypatch.setattr(EagerEngine, "step", exhausting)
-    directory, log = train(run, tmp_path)
-    assert (made, released) == ([False, True], [CPU])
+    trainers = Recomputing(Exhausting)
+    directory, log = train(run, tmp_path, setting={"new_trainer": trainers})
+    assert trainers.made == [False, True]
     assert log.steps == [*range(1, 10), *range(9, 21)], "resumed from the checkpoint of iteration 8"
     (warning,) = log.warnings
     assert warning.startswith("cpu ran out of memory with preact_resnet20(depth=8) in fp32; it goes on from the last")
@@ -511,24 +486,25 @@ def test_run_that_runs_out_of_memory_goes_on_with_recomputation(
     assert_same(directory, expected)
 
 
-def test_run_that_recomputes_already_is_not_tried_again(
-    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_free_memory(monkeypatch, memory_needed(run.net, run.recipe, "fp32", recompute=True))
-    made = watch_trainers(monkeypatch)
-    monkeypatch.setattr(EagerEngine, "step", lambda *_: torch.empty(2**60, dtype=torch.uint8))
-    _, log = train(run, tmp_path)
-    assert made == [True]
+def test_run_that_recomputes_already_is_not_tried_again(run: PlannedRun, tmp_path: Path) -> None:
+    class Exhausting(Trainer):
+        def step(self) -> None:
+            torch.empty(2**60, dtype=torch.uint8)
+
+    trainers = Recomputing(Exhausting)
+    free = memory_needed(run.net, run.recipe, "fp32", recompute=True)
+    _, log = train(run, tmp_path, setting=with_free_memory(free, trainers))
+    assert trainers.made == [True]
     assert "cpu ran out of memory" in log.failure
 
 
-def test_other_runtime_errors_propagate(run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
-        raise RuntimeError("a bug")
+def test_other_runtime_errors_propagate(run: PlannedRun, tmp_path: Path) -> None:
+    class Broken(Trainer):
+        def step(self) -> None:
+            raise RuntimeError("a bug")
 
-    monkeypatch.setattr(EagerEngine, "step", broken)
     with pytest.raises(RuntimeError, match="a bug"):
-        train(run, tmp_path)
+        train(run, tmp_path, setting={"new_trainer": Broken})
     assert list((tmp_path / "leases").iterdir()) == []
 
 
@@ -547,10 +523,9 @@ def test_record_contains_no_private_names(expected: RunDirectory) -> None:
     }
 
 
-def test_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_limit() -> None:
     now = 100.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    limits = Limits(max_seconds=10, _started=100.0)
+    limits = Limits(max_seconds=10, clock=lambda: now)
     assert not limits.exhausted
     now = 110.0
     assert limits.exhausted

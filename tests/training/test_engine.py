@@ -12,7 +12,7 @@ from paperbench.data.loader import InputTransform, TrainingBatches
 from paperbench.errors import PaperbenchError, RunError
 from paperbench.models import ResidualNet
 from paperbench.specs.recipe import Recipe, WarmUp
-from paperbench.training.engine import engine_candidates
+from paperbench.training.engines import engine_candidates
 from paperbench.training.trainer import Trainer
 from tests.data.test_loader import crops_of, torchvision_batch
 from tests.reference import forward

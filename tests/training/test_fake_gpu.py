@@ -18,7 +18,7 @@ from paperbench.errors import RunError
 from paperbench.models import ResidualNet
 from paperbench.specs.recipe import Recipe
 from paperbench.training.batch_norm import TrainingBatchNorm2d
-from paperbench.training.engine import ENGINES, EngineName
+from paperbench.training.engines import ENGINES
 from paperbench.training.metrics import MetricAccumulator
 from paperbench.training.soundness import engine_error
 from tests.training.fake_gpu import CUDA, DeviceError, backward, fake_gpu
@@ -62,7 +62,7 @@ CASES = {("preact_resnet20", "eager", "tf32")} | {
     ("net", "engine", "precision"),
     [pytest.param(*case, marks=() if case in BY_DEFAULT else pytest.mark.full) for case in sorted(CASES)],
 )
-def test_step_stays_on_the_gpu(runs: Runs, net: str, engine: EngineName, precision: str) -> None:
+def test_step_stays_on_the_gpu(runs: Runs, net: str, engine: str, precision: str) -> None:
     with fake_gpu() as gpu:
         trainer = gpu.on(replace(runs, net=net, depth=NETS[net], precision=precision)).new(engine)
         trainer.step()
@@ -75,7 +75,7 @@ def test_step_stays_on_the_gpu(runs: Runs, net: str, engine: EngineName, precisi
     ("engine", "precision"),
     [("graph", "bf16"), ("eager", "fp32")],
 )
-def test_tests_read_each_value_once_and_states_can_be_loaded(runs: Runs, engine: EngineName, precision: str) -> None:
+def test_tests_read_each_value_once_and_states_can_be_loaded(runs: Runs, engine: str, precision: str) -> None:
     with fake_gpu() as gpu:
         trainer = advance(gpu.on(replace(runs, precision=precision)).new(engine), 2)
         for evaluate, values in ((trainer.test, 4), (trainer.training_metrics, 2), (trainer.finish, 4)):
@@ -90,9 +90,7 @@ def test_tests_read_each_value_once_and_states_can_be_loaded(runs: Runs, engine:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_photographs_are_copied_on_a_stream_of_their_own(
-    photo_recipe: Recipe, photos: Dataset, engine: EngineName
-) -> None:
+def test_photographs_are_copied_on_a_stream_of_their_own(photo_recipe: Recipe, photos: Dataset, engine: str) -> None:
     """Their short batches, too."""
     with fake_gpu() as gpu:
         trainer = gpu.on(Runs(photo_recipe, photos, CUDA)).new(engine)
@@ -179,7 +177,7 @@ def test_reads_of_an_eager_step_are_counted(runs: Runs) -> None:
     assert gpu.reads == 2  # two groups
 
 
-def step_with(mistake: Callable[[Tensor], Tensor], runs: Runs, engine: EngineName) -> None:
+def step_with(mistake: Callable[[Tensor], Tensor], runs: Runs, engine: str) -> None:
     """Make a step of a net whose stem's output goes through `mistake`."""
     trainer = runs.new("eager")
     trainer.model.stem.register_forward_hook(lambda _module, _inputs, output: mistake(output))

@@ -19,7 +19,6 @@ from paperbench.data.dataset import Dataset
 from paperbench.launch import Launch
 from paperbench.specs.recipe import BatchNormSettings, Drops, Recipe
 from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
-from paperbench.training.engine import EngineName
 from paperbench.training.processes import Processes
 from paperbench.training.trainer import Trainer
 from tests.training.together import SECONDS, free_port
@@ -31,11 +30,11 @@ def train(
     net: str,
     recipe: Recipe,
     dataset: Dataset,
-    how: tuple[str, EngineName],
+    how: tuple[str, str],
     last: int,
     saved: bytes | None,
-) -> tuple[bytes, bytes, list[Any]] | None:
-    """As process 0, return the states after iteration `last` and after the final tests, and all results.
+) -> tuple[bytes, bytes, list[Any]]:
+    """Return the states after iteration `last` and after the final tests, and all results.
 
     Args:
         how: Precision and engine.
@@ -45,10 +44,6 @@ def train(
     device = torch.device(device_type, (launch.local_rank if launch else 0) if device_type == "cuda" else None)
     processes = Processes(launch, device)
     trainer = Trainer(resolve(net, depth=8), recipe, dataset, 3, how[0], device, how[1], processes=processes)
-    if processes.rank:
-        while (order := processes.receive()).name != "end":
-            trainer.obey(order, lambda: None)
-        return None
     if saved:
         trainer.load_state_dict(read_tensor_file(saved)[0])
     while trainer.iteration < last:
@@ -56,18 +51,20 @@ def train(
     trained = tensor_file_bytes(trainer.state_dict(), {})
     results = [trainer.training_metrics(), trainer.test(), *trainer.finish()]
     finished = tensor_file_bytes(trainer.state_dict(), {})
-    processes.end(0)
+    processes.end()
     return trained, finished, results
 
 
 def train_with(count: int, *what: Any) -> Any:
-    """Return what `train` returns in the first of so many new processes."""
+    """Return what `train` returns in each of so many new processes, which must be the same."""
     port = free_port()
     launches = [Launch(rank, count, rank, "127.0.0.1", port) for rank in range(count)] if count > 1 else [None]
     pools = [ProcessPoolExecutor(1, get_context("spawn")) for _ in launches]
     try:
         pending = [pool.submit(train, launch, *what) for pool, launch in zip(pools, launches, strict=True)]
         results = [one.result(timeout=2 * SECONDS) for one in pending]
+        for one in results[1:]:
+            assert_same(one, results[0])
         return results[0]
     finally:
         for pool in pools:
@@ -121,7 +118,7 @@ def shared_recipe(recipe: Recipe) -> Recipe:
     ],
 )
 def test_two_gpus_make_the_numbers_of_one(
-    shared_recipe: Recipe, tiny_dataset: Dataset, device: str, engine: EngineName, precision: str
+    shared_recipe: Recipe, tiny_dataset: Dataset, device: str, engine: str, precision: str
 ) -> None:
     require_gpus(device)
     what = device, "preact_resnet20", shared_recipe, tiny_dataset, (precision, engine), shared_recipe.iterations, None
@@ -140,9 +137,7 @@ def test_one_gpu_goes_on_with_a_run_of_two(shared_recipe: Recipe, tiny_dataset: 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("engine", ["eager", "graph"])
-def test_two_gpus_make_the_numbers_of_one_on_photographs(
-    photo_recipe: Recipe, photos: Dataset, engine: EngineName
-) -> None:
+def test_two_gpus_make_the_numbers_of_one_on_photographs(photo_recipe: Recipe, photos: Dataset, engine: str) -> None:
     """Twelve batches of four groups of two."""
     require_gpus("cuda")
     recipe = replace(photo_recipe, batch_size=8, iterations=12)

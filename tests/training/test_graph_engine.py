@@ -20,7 +20,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from paperbench.data.dataset import ImageDataset
 from paperbench.errors import PaperbenchError, RunError
 from paperbench.specs.recipe import BatchNormSettings, Drops, Recipe
-from paperbench.training.engine import EngineName
 from paperbench.training.graph import CudaCapture
 from paperbench.training.metrics import TrainingMetrics
 from paperbench.training.trainer import Trainer
@@ -108,9 +107,7 @@ def test_groups_are_side_by_side(
     ("precision", "first", "second"),
     [("fp32", "graph", "graph"), ("bf16", "eager", "graph"), ("fp32", "graph", "eager")],
 )
-def test_any_engine_resumes_another(
-    noisy: Runs, precision: str, first: EngineName, second: EngineName, full: bool
-) -> None:
+def test_any_engine_resumes_another(noisy: Runs, precision: str, first: str, second: str, full: bool) -> None:
     """Stops before and at changes of the rate, and inside a batch that spans two epochs (17)."""
     noisy = replace(noisy, precision=precision)
     states = noisy.eager_states()

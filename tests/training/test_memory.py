@@ -10,13 +10,13 @@ from paperbench.catalogue import resolve
 from paperbench.data.dataset import Dataset
 from paperbench.data.share import WHOLE
 from paperbench.specs.recipe import Recipe
+from paperbench.training.engines import ways_to_train
 from paperbench.training.memory import (
     _WORKSPACE,
     _MemoryCounter,
     memory_needed,
     release_memory,
     step_memory,
-    ways_to_train,
 )
 from paperbench.training.trainer import Trainer
 
@@ -52,7 +52,7 @@ def test_checkpointing_keeps_unit_inputs_and_one_unit() -> None:
 def test_each_way_to_train_takes_less_memory(paper_recipe: Recipe) -> None:
     """Eager keeps half of the activations, more than recomputation leaves of all; so without it, it is no way out."""
     ways = list(ways_to_train(resolve("preact_resnet110"), paper_recipe, "fp32", None, ("graph", "eager"), WHOLE))
-    assert [way[:2] for way in ways] == [("graph", False), ("graph", True), ("eager", True)]
+    assert [(way.engine, way.recompute) for way in ways] == [("graph", False), ("graph", True), ("eager", True)]
     assert ways[0].needed > ways[1].needed > ways[2].needed
 
 

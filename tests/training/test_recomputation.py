@@ -13,7 +13,7 @@ from paperbench.data.dataset import ImageDataset
 from paperbench.models.stage import Stage
 from paperbench.specs.recipe import Recipe
 from paperbench.training.batch_norm import BatchNormAverages, TrainingBatchNorm2d
-from paperbench.training.engine import ENGINES, EngineName
+from paperbench.training.engines import ENGINES
 from tests.training.fake_gpu import fake_gpu
 from tests.training.trainings import Runs, advance, differences, recipe_of, state_of
 
@@ -30,7 +30,7 @@ def runs(paper_recipe: Recipe, tiny_dataset: ImageDataset) -> Runs:
     ("engine", "net", "precision"),
     [("eager", NOISY, "bf16"), ("graph", "preact_resnet20", "fp32"), ("graph", "original_resnet20", "bf16")],
 )
-def test_recomputed_units_change_no_number(runs: Runs, engine: EngineName, net: str, precision: str) -> None:
+def test_recomputed_units_change_no_number(runs: Runs, engine: str, net: str, precision: str) -> None:
     runs = replace(runs, net=net, precision=precision, residual_dropout=0.3 * (net == NOISY))
     expected = state_of(advance(runs.new(engine), 4))
     assert differences(state_of(advance(replace(runs, recompute=True).new(engine), 4)), expected) == []
@@ -51,7 +51,7 @@ def test_recomputed_units_keep_statistics_that_overflow() -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_recomputation_stays_on_the_gpu(runs: Runs, engine: EngineName) -> None:
+def test_recomputation_stays_on_the_gpu(runs: Runs, engine: str) -> None:
     with fake_gpu() as gpu:
         trainer = gpu.on(replace(runs, precision="bf16", recompute=True)).new(engine)
         trainer.step()

@@ -13,9 +13,7 @@ from typing import Any
 import torch
 
 from paperbench.launch import Launch
-from paperbench.training.evaluation import no_interrupt
-from paperbench.training.processes import Processes, is_agreed
-from paperbench.training.trainer import Trainer
+from paperbench.training.processes import Processes
 
 CPU = torch.device("cpu")
 SECONDS = 120.0
@@ -55,31 +53,12 @@ def together(count: int, work: Callable[[Processes], Any]) -> list[Any]:
     return [result for result, _ in results]
 
 
-def led(processes: Processes, trainer: Trainer, lead: Callable[[Trainer], Any]) -> Any:
-    """Return what the function returns in process 0; in the others, which obey it, the errors that all have raised."""
-    if not processes.rank:
-        try:
-            return lead(trainer)
-        finally:
-            trainer.close()
-    errors = []
-    while (order := processes.receive()).name != "close":
-        try:
-            trainer.obey(order, no_interrupt)
-        except Exception as error:
-            if not is_agreed(error):
-                raise
-            errors.append(error)
-    trainer.obey(order, no_interrupt)
-    return errors
-
-
 def _run(launch: Launch | None, work: Callable[[Processes], Any], connection: Connection) -> None:
     torch.set_num_threads(1)
     try:
         processes = Processes(launch, CPU)
         result = work(processes), None
-        processes.end(0)
+        processes.end()
     except BaseException:
         result = None, traceback.format_exc()
     connection.send_bytes(pickle.dumps(result))  # torch would pass tensors on in shared memory

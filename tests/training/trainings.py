@@ -13,7 +13,6 @@ from paperbench.catalogue import resolve
 from paperbench.data.dataset import Dataset
 from paperbench.specs.recipe import BatchNormSettings, Drops, Recipe, WarmUp
 from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
-from paperbench.training.engine import EngineName
 from paperbench.training.graph import CudaCapture
 from paperbench.training.metrics import TrainingMetrics
 from paperbench.training.trainer import Trainer
@@ -56,7 +55,7 @@ class Runs:
     residual_dropout: float = 0.0
     capture: Callable[[torch.device], Any] | None = None
 
-    def new(self, engine: EngineName) -> Trainer:
+    def new(self, engine: str) -> Trainer:
         net = resolve(self.net, depth=self.depth, residual_dropout=self.residual_dropout)
         settings = self.recipe, self.dataset, 3, self.precision, self.device, engine
         capture = self.capture or (CudaCapture if self.device.type == "cuda" else lambda _: Tape())
