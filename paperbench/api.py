@@ -17,7 +17,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from os import PathLike
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from paperbench.report.json_format import ComparisonDocument
     from paperbench.runs.observer import Observer
     from paperbench.runs.planning import PlannedRun
-    from paperbench.runs.session import Setting
     from paperbench.training.evaluation import EvaluationMetrics
     from paperbench.training.processes import Processes
 
@@ -712,6 +711,8 @@ def run(plan: Plan, observer: Observer | None = None, processes: Processes | Non
     for error in plan.missing_data:
         raise PaperbenchError(error)
     from paperbench.report.progress import Progress
+    from paperbench.runs.limits import Limits, stopping_on_signals
+    from paperbench.runs.session import Setting
     from paperbench.runs.worker import Worker
     from paperbench.training.device import OTHER_MACHINES_GPU
     from paperbench.training.processes import Processes
@@ -721,17 +722,21 @@ def run(plan: Plan, observer: Observer | None = None, processes: Processes | Non
     selection, training, processes = plan.selection, plan.training, processes or Processes()
     plan.check_processes(processes.count)
     observer = observer or Progress(plan.remaining, len(plan.runs), sys.stderr)
-    setting = _setting(training, plan.device, observer, processes)
-    with _stopping_on_signals(setting):
+    processes.limits = limits = Limits(training.stop_at, training.max_seconds)
+    setting = Setting(plan.device, limits, observer, training.engine, processes)
+    is_launched = processes.count > 1 or "PAPERBENCH_SAVED" in os.environ  # by the script of a Slurm job
+    with stopping_on_signals(limits, is_launched=is_launched) if current_thread() is main_thread() else nullcontext():
         failed = Worker(Store(selection.results), setting, training.incompatible).run_all(plan.runs)
     observer.all_done()
-    return conclude(plan, failed, setting.limits.exhausted, setting.limits.signal)
+    return conclude(plan, failed, limits.exhausted, limits.signal)
 
 
 @neutral()
 def assist(selection: Selection, training: TrainingOptions, processes: Processes) -> int:
     """Train, as one of several processes but not number 0, what that one chooses; return the exit status it gives."""
+    from paperbench.runs.limits import Limits, stopping_on_signals
     from paperbench.runs.observer import Observer
+    from paperbench.runs.session import Setting
     from paperbench.runs.worker import Worker
     from paperbench.training.device import choose_device
 
@@ -740,27 +745,10 @@ def assist(selection: Selection, training: TrainingOptions, processes: Processes
         return _runs(table, selection, training, device, may_lack_data=False)
 
     device = choose_device(training.device, lambda _: None)
-    setting = _setting(training, device, Observer(), processes)
-    with _stopping_on_signals(setting):
-        return Worker(Store(selection.results), setting).assist(processes.agreed(planned))
-
-
-def _setting(training: TrainingOptions, device: torch.device, observer: Observer, processes: Processes) -> Setting:
-    from paperbench.runs.limits import Limits
-    from paperbench.runs.session import Setting
-
     processes.limits = limits = Limits(training.stop_at, training.max_seconds)
-    return Setting(device, limits, observer, training.engine, processes)
-
-
-def _stopping_on_signals(setting: Setting) -> AbstractContextManager[None]:
-    """Let signals stop training, if this is the main thread, which alone may handle them."""
-    from paperbench.runs.limits import stopping_on_signals
-
-    if current_thread() is not main_thread():
-        return nullcontext()
-    is_launched = setting.processes.count > 1 or "PAPERBENCH_SAVED" in os.environ  # by the script of a Slurm job
-    return stopping_on_signals(setting.limits, is_launched=is_launched)
+    worker = Worker(Store(selection.results), Setting(device, limits, Observer(), training.engine, processes))
+    with stopping_on_signals(limits, is_launched=True):
+        return worker.assist(processes.agreed(planned))
 
 
 def conclude(plan: Plan, failed: list[PlannedRun], is_cut_short: bool, signal: int | None = None) -> Outcome:

@@ -12,7 +12,6 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from typing import cast
 
 import torch
 
@@ -30,10 +29,10 @@ from paperbench.runs.resume import Checkpoint, CheckpointFacts, change_of_roundi
 from paperbench.runs.store import RunDirectory
 from paperbench.runs.weights import weights_bytes
 from paperbench.streams import Clock
-from paperbench.training.engines import Way, engine_candidates
+from paperbench.training.engines import EngineChoice, Way, engine_candidates
 from paperbench.training.memory import memory_free
 from paperbench.training.processes import ALONE, Processes
-from paperbench.training.soundness import SoundTrainer, sound_trainer
+from paperbench.training.soundness import sound_trainer
 from paperbench.training.trainer import Trainer
 from paperbench.typed import from_json, to_json
 
@@ -69,21 +68,19 @@ class RunSession:
         lease: The run's lease, which process 0 holds.
 
     Attributes:
-        engine: Name of the engine, once one is built.
         trainer: The net and its training state, once it is built.
         record: The newest record that this session has written, in process 0.
     """
 
-    trainer: Trainer
     _newest: CheckpointFile
-    _facts: Facts
 
     def __init__(self, run: PlannedRun, directory: RunDirectory, lease: Lease, setting: Setting) -> None:
         self.run, self.directory, self._lease = run, directory, lease
         self._limits, self._observer, self._processes = setting.limits, setting.observer, setting.processes
         self._setting, self._clock = setting, setting.clock
         self._warn = partial(setting.observer.warned, run)
-        self.engine, self.record = "", cast(Record | None, None)
+        self._engine = ""
+        self.record: Record | None = None
         self.history: list[HistoryLine] = []
         self.best_test_error: float | None = None
         self.divergence: Divergence | None = None
@@ -96,21 +93,21 @@ class RunSession:
         self._slow_periods = 0
 
     def train(self, way: Way, record: Record | None) -> Iterator[int]:
-        """Train to the run's end or to a limit, save, and test a run that is complete.
+        """Train to the run's end or to a limit, save, and test a run that is complete. Pause after each iteration.
 
         Args:
             way: The way to train that fits into the memory; its engine may be slower than the best one.
             record: The run's record, if it exists.
 
         Yields:
-            The number of iterations done, after each one.
+            The number of iterations done.
 
         Raises:
             Interrupted: A signal arrived before the first iteration; there is nothing to save.
         """
         why = self._begin(way, record)
         with closing(self.trainer), closing(self.directory):
-            self._observer.started(self.run, self.trainer.iteration, self._last, self.engine, why)
+            self._observer.started(self.run, self.trainer.iteration, self._last, self._engine, why)
             try:
                 self._log_if_due()  # the session before may have been interrupted in its test
                 while self.trainer.iteration < self._last and not self._is_to_end():
@@ -143,23 +140,22 @@ class RunSession:
             facts = from_json(CheckpointFacts, text)
             self._earlier, self.history = merged(facts.sessions), list(facts.history)
             self.best_test_error, self.divergence = facts.best_test_error, facts.divergence
-        chosen = self._sound_trainer(way)
-        self.engine, self.trainer = chosen.engine.name, chosen.trainer
-        self._fallback = "; ".join(chosen.problems) or None
+        engine, self.trainer, problems = self._sound_trainer(way)
+        self._engine, self._fallback = engine.name, "; ".join(problems) or None
         if text:
             processes.lead(partial(load_into, self.trainer, checkpoint, self.directory))
             self.trainer.share_state()
             if change := change_of_rounding(*self._sessions()[-2:]):
                 self._warn(change)
-        processes.lead(self._write_history)
+        processes.lead(self.directory.clear_leftovers)
+        processes.lead(partial(self.directory.write_history, self.history))
         self._saved_at = self._clock()
-        return self._fallback or chosen.engine.reason
+        return self._fallback or engine.reason
 
-    def _sound_trainer(self, way: Way) -> SoundTrainer:
-        """Return an untrained trainer, with the engine of `way` or a slower one."""
+    def _sound_trainer(self, way: Way) -> tuple[EngineChoice, Trainer, list[str]]:
+        """Return the engine of `way` or a slower one, a new trainer with it, and why faster ones are not used."""
         run, device, processes = self.run, self._setting.device, self._processes
         self._facts = Facts.of(device)
-        is_mixed = not self._facts.share_a_machine(processes)
         earlier = self._earlier[-1].engine if self._earlier else None
         return sound_trainer(
             processes.agreed(lambda: engine_candidates(self._setting.engine, device, earlier)),
@@ -174,15 +170,10 @@ class RunSession:
             ),
             device,
             processes,
-            is_mixed=is_mixed,
-            between_steps=self._limits.raise_if_signalled,
+            is_mixed=not self._facts.share_a_machine(processes),
             announce=lambda engine: self._observer.checking(run, engine, processes.count),
             warn=self._warn,
         )
-
-    def _write_history(self) -> None:
-        self.directory.clear_leftovers()
-        self.directory.write_history(self.history)
 
     # Step and log
 
@@ -215,7 +206,7 @@ class RunSession:
             self.divergence = self._divergence()
         elif is_test_due:
             began = self._clock()
-            tested = self.trainer.test(self._limits.raise_if_signalled)
+            tested = self.trainer.test()
             self._test_seconds = self._clock() - began
             best = self.best_test_error
             self.best_test_error = tested.error if best is None else min(tested.error, best)
@@ -262,7 +253,7 @@ class RunSession:
         Raises:
             Interrupted: A signal arrived; another session can finish the run.
         """
-        measured = self.trainer.finish(self._limits.raise_if_signalled)
+        measured = self.trainer.finish()
         if not all(math.isfinite(one.loss) for one in measured):
             self.divergence = self._divergence()  # the last update broke the net, after the last training loss
 
@@ -284,7 +275,7 @@ class RunSession:
     def _sessions(self) -> tuple[Session, ...]:
         """Return the earlier sessions, and this one so far."""
         seconds = round(self._clock() - self._started, 3)
-        own = self.engine, self._facts.code, self._facts.environment, self._fallback
+        own = self._engine, self._facts.code, self._facts.environment, self._fallback
         processes = self._processes.count if self._processes.count > 1 else None
         return (*self._earlier, Session(self.trainer.iteration, seconds, *own, processes))
 

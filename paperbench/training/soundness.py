@@ -13,14 +13,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from paperbench.errors import DataError, EngineError, Interrupted, RunError, summarize_error, without_paths
 from paperbench.training.engines import REFERENCE, EngineChoice
-from paperbench.training.evaluation import no_interrupt
 from paperbench.training.memory import release_memory
 from paperbench.training.processes import Processes
 from paperbench.training.trainer import Trainer
@@ -71,18 +69,14 @@ def _relative_difference(found: float, expected: float) -> float:
     return difference if math.isfinite(difference) else math.inf
 
 
-def first_steps(trainer: Trainer, steps: int, between_steps: Callable[[], None] = no_interrupt) -> FirstSteps:
-    """Make the first steps of a training.
-
-    Args:
-        between_steps: Called before each step; may raise to abort.
-    """
+def first_steps(trainer: Trainer, steps: int) -> FirstSteps:
+    """Make the first steps of a training."""
     before = _vectors(trainer)
     losses: list[float] = []
     norms: dict[str, float] = {}
     start, seconds = time.perf_counter(), 0.0
     for number in range(1, steps + 1):
-        between_steps()
+        trainer.processes.agreed(trainer.between_batches)
         losses.append(next_loss(trainer))
         if number == 1:
             seconds = time.perf_counter() - start
@@ -113,16 +107,13 @@ def bitwise_error(losses: Sequence[float], eager: Sequence[float], precision: st
     return None
 
 
-def engine_error(
-    trainer: Trainer, between_steps: Callable[[], None] = no_interrupt, *, is_exact: bool = True
-) -> str | None:
+def engine_error(trainer: Trainer, *, is_exact: bool = True) -> str | None:
     """Compare the first steps of a new trainer with those of the reference engine in one process.
 
     Both train the same net, one after the other, at `LEARNING_RATE`. Afterwards the trainer is as before; its engine
     is built. If several processes share the run, each compares, and all return the same.
 
     Args:
-        between_steps: Called before each step; may raise to abort.
         is_exact: Whether losses and state must be equal bit for bit; else rounding may differ.
 
     Returns:
@@ -136,13 +127,13 @@ def engine_error(
 
     def make_reference() -> tuple[FirstSteps, dict[str, Tensor]]:
         with trainer.stepping_eagerly():
-            return first_steps(begin(), steps, between_steps), _copy_of(trainer.state_dict())
+            return first_steps(begin(), steps), _copy_of(trainer.state_dict())
 
     steps = min(STEPS_OF_A_RUN, recipe.iterations)
     trainer.recipe = replace(recipe, learning_rate=LEARNING_RATE, warm_up=None)
     try:
         expected, state = processes.agreed(make_reference)
-        found = first_steps(begin(), steps, lambda: processes.agreed(between_steps))
+        found = first_steps(begin(), steps)
         if not is_exact:
             return processes.first_text(rounding_error(found, expected, trainer.precision) or "") or None
         error = processes.first_text(bitwise_error(found.losses, expected.losses, trainer.precision) or "")
@@ -164,18 +155,6 @@ def _state_error(found: dict[str, Tensor], expected: dict[str, Tensor]) -> str |
     return None
 
 
-class SoundTrainer(NamedTuple):
-    """A new trainer whose first steps were compared.
-
-    Attributes:
-        problems: Why faster engines are not used, and how processes on different machines differ.
-    """
-
-    engine: EngineChoice
-    trainer: Trainer
-    problems: list[str]
-
-
 def sound_trainer(
     candidates: Sequence[EngineChoice],
     fitting: str,
@@ -184,11 +163,10 @@ def sound_trainer(
     processes: Processes,
     *,
     is_mixed: bool,
-    between_steps: Callable[[], None],
     announce: Callable[[str], None],
     warn: Callable[[str], None],
-) -> SoundTrainer:
-    """Return a trainer with the first engine that can be built and makes the reference's first steps.
+) -> tuple[EngineChoice, Trainer, list[str]]:
+    """Return the first engine that can be built and makes the reference's first steps, and a new trainer with it.
 
     Args:
         candidates: The engines to try, the fastest first; an error of the last one is raised.
@@ -196,9 +174,11 @@ def sound_trainer(
         build: Makes an untrained trainer on the device, given the name of an engine.
         processes: Those that share the run.
         is_mixed: Whether their machines differ, and so may round differently.
-        between_steps: Called before each step; may raise to abort.
         announce: Called with the engine whose first steps will be compared.
         warn: Called with how processes on different machines differ.
+
+    Returns:
+        As the last, why faster engines are not used, and how processes differ.
     """
     skipped = [*takewhile(lambda choice: choice.name != fitting, candidates)]
     problems = [f"engine {choice.name} was not used: the memory is too short for it" for choice in skipped]
@@ -208,14 +188,14 @@ def sound_trainer(
         trainer = processes.agreed(lambda: build(engine))
         if processes.count > 1 or engine != REFERENCE:
             announce(engine)
-            problem = engine_error(trainer, between_steps)
+            problem = engine_error(trainer)
             if problem and engine != REFERENCE:
                 raise EngineError(
                     f"The first steps of engine {engine} are not those of {REFERENCE} on this machine ({problem})"
                 )
             if problem:
                 what = f"the first steps in {processes.count} processes are not those of one ({problem})"
-                if not is_mixed or engine_error(trainer, between_steps, is_exact=False):
+                if not is_mixed or engine_error(trainer, is_exact=False):
                     raise RunError(f"{what}. Use the same packages, variables and machines for all, or one process.")
                 warn(what)
                 problems.append(what)
@@ -223,7 +203,7 @@ def sound_trainer(
 
     for choice in others:
         try:
-            return SoundTrainer(choice, attempt(choice.name), problems)
+            return choice, attempt(choice.name), problems
         except (Interrupted, DataError):
             raise
         except Exception as error:  # the failures of captures and drivers have no common type
@@ -232,7 +212,7 @@ def sound_trainer(
             why = without_paths(error.reason) if isinstance(error, EngineError) else summarize_error(error)
         problems.append(f"engine {choice.name} was not used: {why}")
         release_memory(device)  # not before the error and its frames are gone
-    return SoundTrainer(last, attempt(last.name), problems)
+    return last, attempt(last.name), problems
 
 
 def _copy_of(state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -51,7 +51,8 @@ class Trainer:
         recompute: Whether the backward pass recomputes the residual units, which saves memory and changes no number.
         processes: Those that share the run.
         capture: Makes what captures CUDA graphs.
-        between_batches: Called regularly while the data are prepared; may raise to abort.
+        between_batches: Called regularly but in steps, such as before each batch of a test; may raise to abort. An
+            aborted test changes nothing; after an aborted `finish`, the trainer cannot be used.
         announce: Called with the progress of long passes over the training images, in words.
 
     Attributes:
@@ -89,6 +90,7 @@ class Trainer:
         torch.manual_seed(derived_seed(seed, "noise"))
         self.model = self._initialised_model(net)
         self.model.set_grad_checkpointing(recompute, net.has_dropout)
+        self.between_batches = between_batches
         self.feed = make_feed(dataset, recipe, seed, device, between_batches, announce)
         self._optimiser = MomentumSGD(self.model.parameters(), recipe)
         self._metrics = MetricAccumulator(device)
@@ -154,13 +156,10 @@ class Trainer:
         """Start a new mean of training loss and error."""
         self._metrics.reset()
 
-    def test(
-        self, between_batches: Callable[[], None] = no_interrupt, evaluation: Evaluation | None = None
-    ) -> EvaluationMetrics:
+    def test(self, evaluation: Evaluation | None = None) -> EvaluationMetrics:
         """Return test loss and error with the net's current BN statistics: moving averages until `finish`.
 
         Args:
-            between_batches: Called before each batch; may raise to abort, which changes nothing.
             evaluation: How photographs are tested; by default, the first of the recipe's.
         """
         evaluation = evaluation or self._evaluations[0]
@@ -168,7 +167,7 @@ class Trainer:
         def test_with(batch_size: int) -> EvaluationMetrics:
             self.feed.test_batch = batch_size  # for later tests, too
             batches = self.feed.test(evaluation, batch_size)
-            return evaluate(self.model, batches, self.precision, self.device, between_batches, self.processes)
+            return evaluate(self.model, batches, self.precision, self.device, self.between_batches, self.processes)
 
         return as_memory_allows(test_with, self.feed.test_batch, self.device)
 
@@ -177,20 +176,17 @@ class Trainer:
         """The recipe's evaluations, or the only test of whole images."""
         return [*self.recipe.evaluations.values()] or [None]
 
-    def finish(self, between_batches: Callable[[], None] = no_interrupt) -> list[EvaluationMetrics]:
+    def finish(self) -> list[EvaluationMetrics]:
         """Test the trained net with the BN statistics that the recipe uses at test, and leave them in the net.
-
-        Args:
-            between_batches: Called before each batch; may raise to abort, after which the trainer cannot be used.
 
         Returns:
             The results of the recipe's evaluations, or of the only test of whole images.
         """
         self._set_batch_count()
         if self.recipe.batch_norm.at_test == "reestimated":
-            how = self.precision, self.device, between_batches, self.processes
+            how = self.precision, self.device, self.between_batches, self.processes
             reestimate_batch_norm(self.model, self.feed.reestimation(), *how)
-        return [self.test(between_batches, evaluation) for evaluation in self._evaluations]
+        return [self.test(evaluation) for evaluation in self._evaluations]
 
     def close(self) -> None:
         """Free the memory and threads of the training images. The trainer can still be used."""

@@ -98,13 +98,13 @@ def report_everything(run: PlannedRun, stream: TextIO) -> None:
     progress.logged(line(41, None))  # in the same ten seconds: no line of its own
     clock.now += 10
     progress.logged(replace(line(45, None), train_loss=None, train_error=None))
-    progress.finishing("testing 4 images", 59.0)
+    progress.finishing(runs[3], None)
     progress.ended(a_record())
     progress.checking(runs[4], "graph", 1)
     progress.checking(runs[4], "graph", 2)
     progress.started(runs[4], 40, 80, "eager", "as requested")
     progress.logged(line(40, 12.5))  # of the interrupted session
-    progress.finishing("testing 50,000 images twice", 2_400.0)
+    progress.finishing(runs[4], 2_400.0)
     progress.ended(a_record())
     for one, goal, iteration in ((runs[5], 40, 40), (runs[6], 80, 40), (runs[7], 80, 80)):
         train(progress, clock, one, goal, "graph")
