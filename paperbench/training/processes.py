@@ -39,6 +39,7 @@ from paperbench.training.tree_sum import TreeSum
 
 Result = TypeVar("Result")
 Part = TypeVar("Part")
+SomeError = TypeVar("SomeError", bound=Exception)
 
 SILENCE_SECONDS = 60.0
 """A run ends within this time after a process of it stops to give signs of life."""
@@ -225,8 +226,7 @@ class Processes:
         if codes[self.rank] != codes[first] or not isinstance(error, kind):
             error, cause = kind(f"Process {first}: {text.strip()}"), error
             error.__cause__ = cause
-        setattr(error, _AGREED, True)
-        return error
+        return common(error)
 
     def numbers(self, number: int) -> list[int]:
         """Return the numbers of all processes."""
@@ -420,6 +420,12 @@ def refusal(number: int, net: Net, recipe: Recipe, images: int) -> str | None:
         f"{number} processes cannot share its batches: they have {count(groups, 'batch-norm group')} of "
         f"{recipe.batch_norm.group} images. Use {', '.join(others)}{' or ' * bool(others)}{most}."
     )
+
+
+def common(error: SomeError) -> SomeError:
+    """Mark an error to which all processes come alike, without an exchange."""
+    setattr(error, _AGREED, True)
+    return error
 
 
 def _error_code(error: Exception | None) -> int:

@@ -20,7 +20,7 @@ from torch import Tensor
 from paperbench.errors import DataError, EngineError, Interrupted, RunError, summarize_error, without_paths
 from paperbench.training.engines import REFERENCE, EngineChoice
 from paperbench.training.memory import release_memory
-from paperbench.training.processes import Processes
+from paperbench.training.processes import Processes, common
 from paperbench.training.trainer import Trainer
 
 STEPS = 20
@@ -190,13 +190,13 @@ def sound_trainer(
             announce(engine)
             problem = engine_error(trainer)
             if problem and engine != REFERENCE:
-                raise EngineError(
-                    f"The first steps of engine {engine} are not those of {REFERENCE} on this machine ({problem})"
-                )
+                what = f"The first steps of engine {engine} are not those of {REFERENCE} on this machine ({problem})"
+                raise common(EngineError(what))
             if problem:
                 what = f"the first steps in {processes.count} processes are not those of one ({problem})"
                 if not is_mixed or engine_error(trainer, is_exact=False):
-                    raise RunError(f"{what}. Use the same packages, variables and machines for all, or one process.")
+                    advice = "Use the same packages, variables and machines for all, or one process."
+                    raise common(RunError(f"{what}. {advice}"))
                 warn(what)
                 problems.append(what)
         return trainer
