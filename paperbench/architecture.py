@@ -9,36 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from paperbench.catalogue import FAMILIES, PLACEMENTS, Component, Net
-
-
-@dataclass(frozen=True)
-class Convolution:
-    """A convolution with padding `kernel // 2`.
-
-    Attributes:
-        inputs, outputs: Channels.
-        kernel: Side of the square filter.
-        bias: Whether it has a bias. In the paper's nets only gates have one.
-    """
-
-    inputs: int
-    outputs: int
-    kernel: int
-    stride: int
-    bias: bool = False
-
-    @property
-    def parameters(self) -> int:
-        return self.outputs * (self.inputs * self.kernel**2 + self.bias)
-
-    def output_size(self, size: int) -> int:
-        """Return the side of the output for an input of side `size`."""
-        return -(-size // self.stride)
-
-    def macs(self, size: int) -> int:
-        """Return the multiply-accumulate operations on one input of side `size`."""
-        return self.inputs * self.outputs * self.kernel**2 * self.output_size(size) ** 2
+from paperbench.catalogue import FAMILIES, PLACEMENTS, SHORTCUTS, Component, Convolution, Net
 
 
 @dataclass(frozen=True)
@@ -54,8 +25,8 @@ class Unit:
         resizing: The layer on the shortcut: a projection, option A's "zero_pad", or None for the identity. With
             convolution shortcuts, Fig. 2(e), every unit has a projection.
         resizing_bn: Whether BN follows that projection.
-        gate: The convolution of the gate, Fig. 2(c) and (d), if the shortcut is gated.
-        weight_layers: The convolutions on the residual path.
+        gate: The steps of the gate, Fig. 2(c) and (d), if there is one: convolutions, and the rest in words.
+        weight_layers, between: The convolutions on the residual path, and the components between two of them.
         dropout: Probability of dropout right before the last of them, if there is any.
         last, after_addition: Components after the last weight layer, and after the addition.
     """
@@ -69,24 +40,19 @@ class Unit:
     shortcut_reads: Literal["raw", "activated"]
     resizing: Convolution | Literal["zero_pad"] | None
     resizing_bn: bool
-    gate: Convolution | None
+    gate: tuple[Convolution | str, ...]
     weight_layers: tuple[Convolution, ...]
+    between: tuple[Component, ...]
     dropout: float | None
     last: tuple[Component, ...]
     after_addition: tuple[Component, ...]
 
     def normalised_channels(self) -> Iterator[int]:
         """Yield the channels of each BN layer, in order."""
-        if "bn" in self.before:
-            yield self.in_channels
-        if self.resizing_bn:
-            yield self.out_channels
-        for layer in self.weight_layers[:-1]:
-            yield layer.outputs
-        if "bn" in self.last:
-            yield self.out_channels
-        if "bn" in self.after_addition:
-            yield self.out_channels
+        layers = [(self.before, self.in_channels), (("bn",) * self.resizing_bn, self.out_channels)]
+        layers += [(self.between, layer.outputs) for layer in self.weight_layers[:-1]]
+        layers += [(self.last + self.after_addition, self.out_channels)]
+        yield from (channels for components, channels in layers for name in components if name == "bn")
 
     def output_size(self, size: int) -> int:
         """Return the side of the output for an input of side `size`."""
@@ -96,11 +62,8 @@ class Unit:
 
     def convolutions(self) -> Iterator[Convolution]:
         """Yield all convolutions, including those of shortcut and gate."""
-        if isinstance(self.resizing, Convolution):
-            yield self.resizing
-        if self.gate:
-            yield self.gate
-        yield from self.weight_layers
+        layers = (self.resizing, *self.gate, *self.weight_layers)
+        yield from (layer for layer in layers if isinstance(layer, Convolution))
 
 
 @dataclass(frozen=True)
@@ -149,7 +112,7 @@ def units(net: Net) -> Iterator[Unit]:
     the net, and units that change dimensions. The paper does not say so for option A, but the authors' Torch harness
     does it there too. With `transition_shortcut="raw"`, shortcuts that change dimensions read the raw signal.
     """
-    family, placement = FAMILIES[net.family], PLACEMENTS[net.placement]
+    family, placement, shortcut = FAMILIES[net.family], PLACEMENTS[net.placement], SHORTCUTS[net.shortcut]
     channels = family.widths[0]
     for stage, (width, number) in enumerate(zip(family.widths, net.units, strict=True)):
         for index in range(number):
@@ -159,9 +122,8 @@ def units(net: Net) -> Iterator[Unit]:
             changes_dimensions = stride != 1 or channels != outputs
             shares = is_first or (changes_dimensions and net.transition_shortcut == "activated")
             before = () if is_first and family.pools_early else placement.before
-            projects = net.shortcut == "conv" or (changes_dimensions and net.shortcut_option == "B")
+            projects = shortcut.is_convolution or (changes_dimensions and net.shortcut_option == "B")
             pads = changes_dimensions and net.shortcut_option == "A"
-            projection = Convolution(channels, outputs, 1, stride)
             yield Unit(
                 stage=stage,
                 index=index,
@@ -170,10 +132,11 @@ def units(net: Net) -> Iterator[Unit]:
                 stride=stride,
                 before=before,
                 shortcut_reads="activated" if shares and before else "raw",
-                resizing=projection if projects else "zero_pad" if pads else None,
+                resizing=Convolution(channels, outputs, 1, stride) if projects else "zero_pad" if pads else None,
                 resizing_bn=projects and net.conv_bn,
-                gate=Convolution(channels, outputs, 1, stride, bias=True) if net.gate_bias is not None else None,
+                gate=shortcut.gate(net, channels, outputs, stride),
                 weight_layers=_weight_layers(net, channels, width, outputs, stride),
+                between=placement.between,
                 dropout=net.residual_dropout,
                 last=placement.last,
                 after_addition=placement.after_addition,
@@ -213,8 +176,7 @@ def macs(net: Net, size: int | None = None) -> int:
     total = first.convolution.macs(size) + num_features(net) * net.num_classes
     size = first.output_size(size)
     for unit in units(net):
-        on_shortcut = [c for c in (unit.resizing, unit.gate) if isinstance(c, Convolution)]
-        total += sum(convolution.macs(size) for convolution in on_shortcut)
+        total += sum(layer.macs(size) for layer in (unit.resizing, *unit.gate) if isinstance(layer, Convolution))
         for layer in unit.weight_layers:
             total += layer.macs(size)
             size = layer.output_size(size)

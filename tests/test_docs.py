@@ -239,6 +239,24 @@ def test_example_table_trains_as_documented(working_directory: Path) -> None:
     assert len(list(working_directory.glob("build/mytable/runs/*/model.safetensors"))) == 2
 
 
+@pytest.mark.full
+def test_a_shortcut_and_a_placement_take_what_is_documented(tmp_path: Path) -> None:
+    (diff,) = (block.code for block in blocks_of(ROOT / "docs" / "extending.md") if block.language == "diff")
+    shutil.copytree(ROOT / "paperbench", tmp_path / "paperbench")
+    subprocess.run(["git", "apply"], input=diff, text=True, cwd=tmp_path, check=True)
+    code = """
+import timm, torch
+from torch.utils.flop_counter import FlopCounterMode
+from paperbench import models, architecture
+net = timm.create_model("preact_resnet20", depth=8, shortcut="squeeze", placement="one_bn", squeeze=2)
+with FlopCounterMode(display=False) as counter:
+    net(torch.zeros(1, 3, 32, 32))
+assert counter.get_total_flops() == 2 * architecture.macs(net.net)
+assert sum(p.numel() for p in net.parameters()) == architecture.parameters(net.net)
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+
+
 def test_pictures_and_report_are_those_of_the_published_runs(tmp_path: Path) -> None:
     pinned = f"matplotlib=={matplotlib.__version__}" in text_of(ROOT / "constraints.txt").splitlines()
     runpy.run_path(str(ROOT / "docs" / "pictures.py"))["build"](tmp_path)

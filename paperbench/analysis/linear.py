@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from paperbench.architecture import Unit
 from paperbench.catalogue import Net
 from paperbench.models.residual_unit import ResidualUnit
-from paperbench.models.shortcuts import DropoutAddition, Projection, ZeroPadShortcut
+from paperbench.models.shortcuts import Projection, ZeroPadShortcut
 
 # By torch, in its first jvp.
 warnings.filterwarnings("ignore", r"`torch\.jit\.script` is deprecated", module=r"torch\.")
@@ -79,7 +79,7 @@ class UnitAt:
 
     def _joined(self, shortcut: Tensor, residual: Tensor, entering: Tensor) -> Tensor:
         """Compute f of the sum, with the same noise."""
-        if isinstance(self.unit.addition, DropoutAddition):
+        if any(isinstance(part, nn.Dropout) for part in self.unit.addition.modules()):
             y = self.factor * shortcut + residual
         else:
             y = self.unit.addition(shortcut, residual, entering)
@@ -91,7 +91,7 @@ def resizing(net: Net, facts: Unit, unit: ResidualUnit) -> nn.Module:
     """Return what an identity shortcut does in place of a unit: nothing, option A, or the convolution of option B."""
     if (facts.in_channels, facts.stride) == (facts.out_channels, 1):
         return nn.Identity()
-    if net.shortcut == "conv":
+    if net.shortcut_option is None:
         return ZeroPadShortcut(facts.in_channels, facts.out_channels, facts.stride)
     return unit.shortcut.get_submodule("conv") if isinstance(unit.shortcut, Projection) else unit.shortcut
 

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paperbench.analysis.linear import UnitAt, pull, push, resizing
-from paperbench.architecture import Convolution, units
-from paperbench.catalogue import Net
+from paperbench.architecture import units
+from paperbench.catalogue import Convolution, Net
 from paperbench.models import ResidualNet
 from paperbench.models.residual_unit import ResidualUnit
 
@@ -161,7 +161,7 @@ def _forward(subject: Subject, x: Tensor) -> Iterator[tuple[UnitAt, dict[str, An
             },
         )
         carried = push(unit.by_shortcut, unit.x, carried)
-        projects = isinstance(facts.resizing, Convolution) and subject.net.shortcut != "conv"
+        projects = isinstance(facts.resizing, Convolution) and subject.net.shortcut_option
         identity = alone if is_shared or projects else identity
 
 
@@ -177,7 +177,7 @@ def _backward(subject: Subject, last_first: Iterable[UnitAt], gradient: Tensor) 
         gradient = pull(unit.whole, unit.x, gradient)
         direct = pull(unit.by_shortcut, unit.x, direct)
         identity = pull(resizing(subject.net, facts, module), unit.x, identity)
-        predicted *= math.nan if subject.net.shortcut == "conv" else _mean(unit.factor)
+        predicted *= _mean(unit.factor) if subject.net.shortcut_option else math.nan
         through = gradient - direct
         norms = _norm(direct), _norm(through)
         yield {

@@ -10,7 +10,7 @@ from paperbench.catalogue.datasets import DATASETS, DatasetInfo
 from paperbench.catalogue.families import FAMILIES, Family
 from paperbench.catalogue.nets import ARGUMENTS, NETS, Net, checked, resolve, tags
 from paperbench.catalogue.placements import PLACEMENTS, Component, Placement
-from paperbench.catalogue.shortcuts import SHORTCUTS, Shortcut
+from paperbench.catalogue.shortcuts import SHORTCUTS, Convolution, Shortcut
 
 __all__ = [
     "ARGUMENTS",
@@ -20,6 +20,7 @@ __all__ = [
     "PLACEMENTS",
     "SHORTCUTS",
     "Component",
+    "Convolution",
     "DatasetInfo",
     "Family",
     "Net",

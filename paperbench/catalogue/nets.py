@@ -66,12 +66,12 @@ class Net:
         shortcut_keys = ("shortcut_option", *(key for shortcut in SHORTCUTS.values() for key in shortcut.defaults))
         family = FAMILIES[self.family]
         family.units(self.depth)
-        used = {*SHORTCUTS[self.shortcut].defaults, *(() if self.shortcut == "conv" else ("shortcut_option",))}
+        used = SHORTCUTS[self.shortcut].arguments(family)
         for key in shortcut_keys:
             is_given = getattr(self, key) is not None
             if is_given and key not in used:
                 raise PaperbenchError(f"A net with shortcut {self.shortcut} has no {key}.")
-            if key in used and not is_given and key != "shortcut_bn":
+            if not is_given and used.get(key) is not None:
                 raise PaperbenchError(f"A net with shortcut {self.shortcut} needs {key}.")
         for key, default in (("stride_in", "first"), ("transition_shortcut", "activated")):
             if getattr(self, key) != default:
@@ -89,7 +89,7 @@ class Net:
     @property
     def has_dropout(self) -> bool:
         """Whether a forward pass in training draws random numbers."""
-        return self.shortcut == "dropout" or bool(self.residual_dropout)
+        return SHORTCUTS[self.shortcut].draws or bool(self.residual_dropout)
 
     @property
     def conv_bn(self) -> bool:
@@ -129,10 +129,9 @@ def _net(family: str, depth: int, placement: str = "original", shortcut: str = "
         family,
         depth,
         placement,
-        shortcut_option=None if shortcut == "conv" else FAMILIES[family].shortcut_option,
         num_classes=1000 if FAMILIES[family].pools_early else 10,
         shortcut=shortcut,
-        **SHORTCUTS[shortcut].defaults,
+        **SHORTCUTS[shortcut].arguments(FAMILIES[family]),
     )
 
 
@@ -184,9 +183,8 @@ def resolve(name: str, /, **kwargs: Any) -> Net:
     for key in values:
         _check_use(name, key, FAMILIES[net.family], shortcut, placement)
     if shortcut != net.shortcut:
-        others = dict.fromkeys(SHORTCUTS[net.shortcut].defaults)
-        option = None if shortcut == "conv" else FAMILIES[net.family].shortcut_option
-        values = {**others, "shortcut_option": option, **SHORTCUTS[shortcut].defaults, **values}
+        theirs, others = (SHORTCUTS[one].arguments(FAMILIES[net.family]) for one in (shortcut, net.shortcut))
+        values = {**dict.fromkeys(others), **theirs, **values}
     return _canonical(replace(net, **values))
 
 
@@ -195,7 +193,7 @@ def _check_use(name: str, key: str, family: Family, shortcut: str, placement: st
     users = [s.name for s in SHORTCUTS.values() if key in s.defaults]
     if users and shortcut not in users:
         reason = f"its shortcut is {shortcut}, and {key} is for {' and '.join(users)}"
-    elif key == "shortcut_option" and shortcut == "conv":
+    elif key == "shortcut_option" and SHORTCUTS[shortcut].is_convolution:
         reason = "every shortcut is a convolution"
     elif key == "stride_in" and not family.is_bottleneck:
         reason = "only bottleneck units have this choice"

@@ -14,15 +14,16 @@ Component = Literal["bn", "relu"]
 class Placement:
     """A placement of BN and ReLU in a residual unit (Fig. 4 of the paper).
 
-    Every placement has BN and ReLU between two weight layers. The placements differ in three other positions.
+    Those of the paper have BN and ReLU between two weight layers, and differ in three other positions.
 
     Attributes:
         name: The name used in net names.
-        figure: Number of the figure in the paper.
+        figure: Number of the figure in the paper; empty without one.
         title: Row heading in Table 2.
         before: Components before the first weight layer, the pre-activation.
         last: Components after the last weight layer, before the addition.
         after_addition: Components after the addition, the function f of Eq. (2).
+        between: Components between two weight layers.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Placement:
     before: tuple[Component, ...] = ()
     last: tuple[Component, ...] = ()
     after_addition: tuple[Component, ...] = ()
+    between: tuple[Component, ...] = ("bn", "relu")
 
     @property
     def stem(self) -> tuple[Component, ...]:

@@ -86,7 +86,7 @@ def _rows(names: Iterable[str], tables_root: Path | None) -> list[dict[str, str]
         texts = (
             name,
             f"{n_units} {family.unit}",
-            f"{placement.figure} {placement.title}",
+            f"{placement.figure} {placement.title}".lstrip(),
             _shortcut(net),
             str(net.depth),
             f"{parameters(net):,}",
@@ -106,4 +106,4 @@ def _shortcut(net: Net) -> str:
         details = f", {net.shortcut_scale:g}x + {'' if net.residual_scale == 1 else f'{net.residual_scale:g}'}F"
     elif net.gate_bias is not None:
         details = f", b={net.gate_bias:g}"
-    return f"{shortcut.figure} {shortcut.title}{details}"
+    return f"{shortcut.figure} {shortcut.title}{details}".lstrip()

@@ -23,7 +23,7 @@ from paperbench.architecture import num_features, stem, tail, units
 from paperbench.catalogue import ARGUMENTS, DATASETS, FAMILIES, NETS, Net, checked, resolve, tags
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.models.residual_unit import ResidualUnit, component, components
-from paperbench.models.shortcuts import GatedAddition
+from paperbench.models.shortcuts import Addition, convolution
 from paperbench.models.stage import Stage
 from paperbench.models.weights_file import check_weights
 from paperbench.specs.recipe import Initialisation
@@ -56,8 +56,7 @@ class ResidualNet(nn.Module):
         first = stem(net)
         channels = first.convolution.outputs
         self.stem = nn.Sequential()
-        kernel, stride = first.convolution.kernel, first.convolution.stride
-        self.stem.add_module("conv", nn.Conv2d(net.in_chans, channels, kernel, stride, kernel // 2, bias=False))
+        self.stem.add_module("conv", convolution(first.convolution))
         for name in first.components:
             self.stem.add_module(name, component(name, channels))
         reduction = first.convolution.stride
@@ -106,18 +105,14 @@ class ResidualNet(nn.Module):
         """
         fan: Literal["fan_out", "fan_in"] = "fan_in" if method == "fan_in" else "fan_out"
         again = (generator or torch.default_generator).clone_state() if method == "orthogonal" else None
-        gates = set()
+        own: set[nn.Module] = set()
         for module in self.modules():
-            if isinstance(module, GatedAddition):
-                module.reset_bias()
-                gates.add(module.gate)
-            elif isinstance(module, nn.Conv2d):
-                if module in gates and self.net.gate_init == "gaussian":
-                    nn.init.normal_(module.weight, std=0.01, generator=generator)
-                else:
-                    nn.init.kaiming_normal_(module.weight, mode=fan, nonlinearity="relu", generator=generator)
-                    if again:
-                        module.weight.copy_(_orthogonal(module.weight.shape, again))
+            if isinstance(module, Addition):
+                own |= module.init_weights(generator)
+            elif isinstance(module, nn.Conv2d) and module not in own:
+                nn.init.kaiming_normal_(module.weight, mode=fan, nonlinearity="relu", generator=generator)
+                if again:
+                    module.weight.copy_(_orthogonal(module.weight.shape, again))
             elif isinstance(module, nn.BatchNorm2d):
                 module.reset_parameters()
             elif isinstance(module, nn.Linear):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from paperbench.architecture import Unit
 from paperbench.catalogue import Component, Net
-from paperbench.models.shortcuts import make_addition, make_shortcut
+from paperbench.models.shortcuts import convolution, make_addition, make_shortcut
 
 
 def component(name: Component, channels: int) -> nn.Module:
@@ -31,11 +31,8 @@ def residual_function(unit: Unit) -> nn.Sequential:
     for k, layer in enumerate(unit.weight_layers, start=1):
         if unit.dropout and k == len(unit.weight_layers):
             function.add_module("dropout", nn.Dropout(unit.dropout))
-        padding = layer.kernel // 2
-        conv = nn.Conv2d(layer.inputs, layer.outputs, layer.kernel, layer.stride, padding, bias=False)
-        function.add_module(f"conv{k}", conv)
-        between: tuple[Component, ...] = ("bn", "relu")
-        for name in unit.last if k == len(unit.weight_layers) else between:
+        function.add_module(f"conv{k}", convolution(layer))
+        for name in unit.last if k == len(unit.weight_layers) else unit.between:
             function.add_module(f"{name}{k}", component(name, layer.outputs))
     return function
 

@@ -1,17 +1,8 @@
 """The six shortcut connections of Fig. 2: identity, scaling, gating, convolution and dropout.
 
-A shortcut has two parts. `make_shortcut` returns the module on the shortcut path: the identity, or what changes the
-dimensions. `make_addition` returns the module that joins the shortcut h and the residual function F, with the factors,
-gates or dropout in front of the addition.
-
-| Fig. | shortcut             | module on the shortcut path               | module that joins the paths         |
-|------|----------------------|-------------------------------------------|-------------------------------------|
-| 2(a) | identity             | identity, or change of dimensions (A, B)  | `Addition`                          |
-| 2(b) | constant scaling     | same                                      | `ScaledAddition`                    |
-| 2(c) | exclusive gating     | same                                      | `GatedAddition`, `exclusive=True`   |
-| 2(d) | shortcut-only gating | same                                      | `GatedAddition`, `exclusive=False`  |
-| 2(e) | 1x1 conv             | `Projection` in every unit (option C)     | `Addition`                          |
-| 2(f) | dropout              | identity, or change of dimensions (A, B)  | `DropoutAddition`                   |
+A shortcut has two parts. `make_shortcut` returns the module on the shortcut path: the identity, what changes the
+dimensions, or, for Fig. 2(e), a `Projection` in every unit (option C). `make_addition` returns the module that joins
+the shortcut h and the residual function F, with the factors, gates or dropout in front of the addition.
 
 Where a unit changes dimensions, v1 (Sec. 3.3) offers option A, a strided identity with zero channels appended
 (`ZeroPadShortcut`), and option B, a 1x1 projection (`Projection`).
@@ -21,12 +12,21 @@ signal that enters the shortcut and that gates read. They return (N, C, H, W). T
 terms of the sum: h(x) and F(x) of Eq. (1) with their factors.
 """
 
+from collections.abc import Callable, Mapping
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paperbench.architecture import Convolution, Unit
-from paperbench.catalogue import Net
+from paperbench.architecture import Unit
+from paperbench.catalogue import SHORTCUTS, Convolution, Net
+
+
+def convolution(layer: Convolution) -> nn.Conv2d:
+    """Return a convolution with torch's initial weights."""
+    has_bias = layer.bias is not None
+    return nn.Conv2d(layer.inputs, layer.outputs, layer.kernel, layer.stride, layer.kernel // 2, bias=has_bias)
 
 
 class ZeroPadShortcut(nn.Module):
@@ -58,11 +58,11 @@ class Projection(nn.Sequential):
     Shape: (N, in_channels, H, W) -> (N, out_channels, ceil(H / stride), ceil(W / stride)).
     """
 
-    def __init__(self, in_channels: int, out_channels: int, stride: int, *, bn: bool) -> None:
+    def __init__(self, layer: Convolution, *, bn: bool) -> None:
         super().__init__()
-        self.add_module("conv", nn.Conv2d(in_channels, out_channels, 1, stride, bias=False))
+        self.add_module("conv", convolution(layer))
         if bn:
-            self.add_module("bn", nn.BatchNorm2d(out_channels))
+            self.add_module("bn", nn.BatchNorm2d(layer.outputs))
 
 
 def make_shortcut(unit: Unit) -> nn.Module:
@@ -70,12 +70,16 @@ def make_shortcut(unit: Unit) -> nn.Module:
     if unit.resizing is None:
         return nn.Identity()
     if isinstance(unit.resizing, Convolution):
-        return Projection(unit.in_channels, unit.out_channels, unit.stride, bn=unit.resizing_bn)
+        return Projection(unit.resizing, bn=unit.resizing_bn)
     return ZeroPadShortcut(unit.in_channels, unit.out_channels, unit.stride)
 
 
 class Addition(nn.Module):
-    """h + F, Eq. (1)."""
+    """h + F, Eq. (1). Its subclasses take the unit, and the arguments of their shortcut in the catalogue."""
+
+    def init_weights(self, generator: torch.Generator | None) -> set[nn.Module]:  # noqa: ARG002
+        """Set what the net's initialisation does not, and return the convolutions that it must leave alone."""
+        return set()
 
     def weigh(self, shortcut: Tensor, residual: Tensor, shortcut_input: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """Return the two terms of the sum."""
@@ -89,7 +93,7 @@ class Addition(nn.Module):
 class ScaledAddition(Addition):
     """Constant scaling, Fig. 2(b): `shortcut_scale` h + `residual_scale` F, Eq. (6)."""
 
-    def __init__(self, shortcut_scale: float, residual_scale: float) -> None:
+    def __init__(self, unit: Unit, shortcut_scale: float, residual_scale: float) -> None:  # noqa: ARG002
         super().__init__()
         self.shortcut_scale, self.residual_scale = shortcut_scale, residual_scale
 
@@ -107,25 +111,23 @@ class GatedAddition(Addition):
     with bias, so it has one value per output channel and position.
 
     Args:
-        in_channels: Channels of the gate's input.
-        out_channels: Channels of h and F.
-        stride: Stride of the unit.
-        initial_bias: Initial value of b_g.
+        gate_bias: Initial value of b_g.
+        gate_init: Initial weights, "he" or "gaussian".
         exclusive: Whether the gate also scales the residual function.
     """
 
-    def __init__(
-        self, in_channels: int, out_channels: int, stride: int, initial_bias: float, *, exclusive: bool
-    ) -> None:
+    def __init__(self, unit: Unit, gate_bias: float, gate_init: str, *, exclusive: bool) -> None:
         super().__init__()
-        self.exclusive, self.initial_bias = exclusive, initial_bias
-        self.gate = nn.Conv2d(in_channels, out_channels, 1, stride)
-        self.reset_bias()
+        self.exclusive, self.initial_bias, self.initial_weights = exclusive, gate_bias, gate_init
+        (self.gate,) = (convolution(step) for step in unit.gate if isinstance(step, Convolution))
+        nn.init.constant_(self.gate.get_parameter("bias"), gate_bias)
 
-    def reset_bias(self) -> None:
-        """Set the gate bias to its initial value."""
-        assert self.gate.bias is not None  # noqa: S101
-        nn.init.constant_(self.gate.bias, self.initial_bias)
+    def init_weights(self, generator: torch.Generator | None) -> set[nn.Module]:
+        nn.init.constant_(self.gate.get_parameter("bias"), self.initial_bias)
+        if self.initial_weights == "he":
+            return set()
+        nn.init.normal_(self.gate.weight, std=0.01, generator=generator)
+        return {self.gate}
 
     def weigh(self, shortcut: Tensor, residual: Tensor, shortcut_input: Tensor) -> tuple[Tensor, Tensor]:
         gate = torch.sigmoid(self.gate(shortcut_input))
@@ -148,7 +150,7 @@ class DropoutAddition(Addition):
             unchanged in testing.
     """
 
-    def __init__(self, *, inverted: bool) -> None:
+    def __init__(self, unit: Unit, *, inverted: bool) -> None:  # noqa: ARG002
         super().__init__()
         self.dropout = nn.Dropout(0.5)
         self.scale = 1.0 if inverted else 0.5  # torch's dropout is inverted
@@ -161,17 +163,16 @@ class DropoutAddition(Addition):
         return f"scale={self.scale}"
 
 
+_ADDITIONS: Mapping[str, Callable[..., Addition]] = {
+    "constant_scaling": ScaledAddition,
+    "exclusive_gating": partial(GatedAddition, exclusive=True),
+    "shortcut_only_gating": partial(GatedAddition, exclusive=False),
+    "dropout": DropoutAddition,
+}
+
+
 def make_addition(net: Net, unit: Unit) -> Addition:
     """Return the module that joins the shortcut and the residual function of a unit."""
-    shape = (unit.in_channels, unit.out_channels, unit.stride)
-    match net.shortcut, net.shortcut_scale, net.residual_scale, net.gate_bias, net.inverted:
-        case "constant_scaling", float(shortcut_scale), float(residual_scale), _, _:
-            return ScaledAddition(shortcut_scale, residual_scale)
-        case "exclusive_gating", _, _, float(bias), _:
-            return GatedAddition(*shape, bias, exclusive=True)
-        case "shortcut_only_gating", _, _, float(bias), _:
-            return GatedAddition(*shape, bias, exclusive=False)
-        case "dropout", _, _, _, bool(inverted):
-            return DropoutAddition(inverted=inverted)
-        case _:
-            return Addition()
+    if net.shortcut not in _ADDITIONS:
+        return Addition()
+    return _ADDITIONS[net.shortcut](unit, **{key: getattr(net, key) for key in SHORTCUTS[net.shortcut].defaults})

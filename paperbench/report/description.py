@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from paperbench.architecture import Convolution, Unit, macs, parameters, stem, tail, units
-from paperbench.catalogue import FAMILIES, NETS, PLACEMENTS, SHORTCUTS, Net
+from paperbench.architecture import Unit, macs, parameters, stem, tail, units
+from paperbench.catalogue import FAMILIES, NETS, PLACEMENTS, SHORTCUTS, Convolution, Net
 
 
 @dataclass(frozen=True)
@@ -52,45 +52,32 @@ def paths(net: Net, unit: Unit, *, plain: bool = False) -> Paths:
         plain: Leave out channels, strides and biases, as the paper's figures do.
     """
     before, is_shared = component_names(unit.before), unit.shortcut_reads == "activated"
-    between = component_names(("bn", "relu"))
 
-    def conv(layer: Convolution) -> str:
-        return ("1x1 conv" if layer.kernel == 1 else "weight") if plain else format_conv(layer)
+    def conv(layer: Convolution) -> list[str]:
+        if plain:
+            return ["1x1 conv" if layer.kernel == 1 else "weight"]
+        return [format_conv(layer), *([] if layer.bias is None else [f"+ b, {layer.bias:g} initially"])]
 
-    shortcut, gate = list[str](), list[str]()
+    shortcut = list[str]()
     if isinstance(unit.resizing, Convolution):
-        shortcut += [conv(unit.resizing), *component_names(["bn"] * unit.resizing_bn)]
+        shortcut += [*conv(unit.resizing), *component_names(["bn"] * unit.resizing_bn)]
     elif unit.resizing == "zero_pad":
         shortcut += ["every 2nd pixel"] if unit.stride == 2 else []
         shortcut += [f"+ {unit.out_channels - unit.in_channels} zero channels"]
-    if unit.gate:
-        gate = [conv(unit.gate), *([] if plain else [f"+ b, {net.gate_bias:g} initially"]), "sigmoid"]
     residual = [] if is_shared else [*before]
     for number, layer in enumerate(unit.weight_layers):
-        residual += between if number else ()
+        residual += component_names(unit.between) if number else ()
         residual += [f"dropout {unit.dropout:g}"] if unit.dropout and layer is unit.weight_layers[-1] else []
-        residual.append(conv(layer))
+        residual += conv(layer)
+    at_shortcut, at_residual = (text.format(**vars(net)) for text in SHORTCUTS[net.shortcut].weighing)
     return Paths(
         before if is_shared else (),
         tuple(shortcut),
-        tuple(gate),
+        tuple(text for step in unit.gate for text in (conv(step) if isinstance(step, Convolution) else [step])),
         (*residual, *component_names(unit.last)),
-        _weighing(net),
+        (at_shortcut.removesuffix("times 1"), at_residual.removesuffix("times 1")),
         component_names(unit.after_addition),
     )
-
-
-def _weighing(net: Net) -> tuple[str, str]:
-    match net.shortcut, net.shortcut_scale, net.residual_scale:
-        case "exclusive_gating", _, _:
-            return "times (1 - g)", "times g"
-        case "shortcut_only_gating", _, _:
-            return "times (1 - g)", ""
-        case "constant_scaling", float(h), float(f):
-            return "" if h == 1 else f"times {h:g}", "" if f == 1 else f"times {f:g}"
-        case "dropout", _, _:
-            return "dropout 0.5", ""
-    return "", ""
 
 
 def kinds(net: Net) -> Iterator[list[Unit]]:
@@ -150,8 +137,8 @@ def heading(net: Net) -> dict[str, str]:
     """Return facts about a net and its description by their headings."""
     placement, shortcut, size = PLACEMENTS[net.placement], SHORTCUTS[net.shortcut], FAMILIES[net.family].size
     facts = {
-        "placement": f"{placement.title}, Fig. {placement.figure} of arXiv:1603.05027",
-        "shortcut": f"{shortcut.title}, Fig. {shortcut.figure}",
+        "placement": placement.title + f", Fig. {placement.figure} of arXiv:1603.05027" * bool(placement.figure),
+        "shortcut": shortcut.title + f", Fig. {shortcut.figure}" * bool(shortcut.figure),
         "size": f"{net.depth} layers, {sum(net.units)} units, {parameters(net):,} parameters",
         "cost": f"{macs(net) / 1e6:.1f}M multiply-accumulates on an image of {format_shape(net.in_chans, size)}",
         "notation": "shapes are channels x height x width; /2 is stride 2",

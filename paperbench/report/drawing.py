@@ -257,17 +257,20 @@ def _draw_unit(unit: Paths, main: _Path, gate_x: float, residual_x: float) -> No
     y = max(path.y for path in (main, gate, residual))
     if unit.gate:
         y += _ARROW + _BOX_HEIGHT / 2
-        if unit.weighing[1]:
+        if all(unit.weighing):
             gate.to(gate_x, y)
-            _Path(main.shapes, gate.points).to(residual_x - _RADIUS, y, arrow=True)
-            residual.circle(_TIMES, y)
         else:
             gate.points.append((gate_x, y))
-        minus = Box(gate_x / 2, y, 24, _BOX_HEIGHT, "1 \N{MINUS SIGN}")
-        gate.to(minus.x + 12, y, arrow=True)
-        main.shapes.append(minus)
-        _Path(main.shapes, [(minus.x - 12, y)]).to(_RADIUS, y, arrow=True)
-        main.circle(_TIMES, y)
+        for path, x, side, text in ((residual, residual_x, 1, unit.weighing[1]), (main, 0.0, -1, unit.weighing[0])):
+            branch = _Path(gate.shapes, gate.points)
+            if "1 - g" in text:
+                minus = Box((gate_x + x) / 2, y, 24, _BOX_HEIGHT, "1 \N{MINUS SIGN}")
+                branch.to(minus.x - 12 * side, y, arrow=True)
+                branch.shapes.append(minus)
+                branch.points = [(minus.x + 12 * side, y)]
+            if text:
+                branch.to(x - _RADIUS * side, y, arrow=True)
+                path.circle(_TIMES, y)
         y += _RADIUS
     elif any(unit.weighing):
         for path, text in zip((main, residual), unit.weighing, strict=True):

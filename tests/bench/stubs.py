@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -17,10 +18,13 @@ from paperbench.training.processes import ALONE
 
 
 class StubTrainer:
-    """Halves its three parameters in each step. The loss of a window is the mean of their sums before each step."""
+    """Halves its three parameters in each step, until memory is out after `lasts` steps.
+
+    The loss of a window is the mean of their sums before each step.
+    """
 
     def __init__(self, recipe: Recipe | None = None, engine: str = "eager") -> None:
-        self.recipe, self.engine, self.iteration = recipe, engine, 0
+        self.recipe, self.engine, self.iteration, self.lasts = recipe, engine, 0, math.inf
         self.model = nn.Linear(3, 1, bias=False)
         with torch.no_grad():
             self.model.weight.copy_(torch.tensor([[2.0, 3.0, 6.0]]))
@@ -31,6 +35,8 @@ class StubTrainer:
         self.window = []
 
     def step(self) -> None:
+        if self.iteration == self.lasts:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
         self.iteration += 1
         with torch.no_grad():
             self.window.append(float(self.model.weight.double().sum()))

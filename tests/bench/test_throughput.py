@@ -11,7 +11,6 @@ import torch
 
 from paperbench.bench import throughput, timing
 from paperbench.bench.figures import NetFigures, Variant, VariantFigures
-from paperbench.bench.plain_loop import PlainLoop
 from paperbench.bench.setup import Training, bench_recipe, bench_training, machine_facts
 from paperbench.bench.throughput import TrainerLoop, VariantRunner, bench_variants, measure_net
 from paperbench.bench.timing import Way, race
@@ -22,7 +21,7 @@ from paperbench.typed import to_json
 from tests.bench.stubs import StubTrainer, stub_training
 
 CPU = torch.device("cpu")
-NO_MEMORY = "CUDA out of memory. Tried to allocate 20.00 GiB."
+NO_MEMORY = "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB."
 
 
 @pytest.fixture(autouse=True)
@@ -95,9 +94,7 @@ def test_rounds_interleave_ways_and_rotate_their_order() -> None:
 def test_only_steps_are_timed_including_the_devices_work(monkeypatch: pytest.MonkeyPatch, training: Training) -> None:
     now, queued = 0.0, 0.0
 
-    class FakeLoop(PlainLoop):
-        __init__ = object.__init__  # type: ignore[assignment]
-
+    class FakeLoop:
         def prepare(self) -> None:
             nonlocal now, queued
             now, queued = now + 100, 1000.0  # the device still works on untimed steps
@@ -118,7 +115,7 @@ def test_only_steps_are_timed_including_the_devices_work(monkeypatch: pytest.Mon
     monkeypatch.setattr(timing, "synchronize", synchronize)
     monkeypatch.setattr(timing.time, "perf_counter", lambda: now)
     runner = VariantRunner(Variant("plain-on-device", "eager", "fp32"), training, list, pytest.fail)
-    runner.loop = FakeLoop()  # type: ignore[call-arg]
+    runner.loop = FakeLoop()  # type: ignore[assignment]
     assert runner.time(7) == 3.5
 
 
@@ -136,52 +133,35 @@ def scale(factor: float) -> Callable[[StubTrainer], None]:
     return lambda trainer: trainer.model.weight.data.mul_(factor)
 
 
-def test_wrong_step_is_not_timed_and_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    stub_training(monkeypatch, scale(torch.nan))
-    figures = measured("fp32", "bf16")
-    found = by_label(figures)
-    fp32 = found["eager fp32"]
-    assert (fp32.status, fp32.step_seconds, fp32.images_per_second) == ("wrong step", (), None)
-    assert (fp32.detail, fp32.losses) == ("a loss of the first steps is not finite", None)
-    assert found["eager bf16"].status == "measured"
-    assert not figures.is_sound
+def fail(trainer: StubTrainer) -> None:
+    raise RuntimeError("no such kernel in /a/folder/of/mine\nand a path: another/file.py")
 
 
-@pytest.mark.parametrize("moment", ["build", "trial", "round"])
-def test_out_of_memory_ends_one_variant_only(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Greedy(TrainerLoop):
-        begun = 0
-
-        def __init__(self, training: Training, engine: str, precision: str) -> None:
-            if precision == "bf16" and moment == "build":
-                raise torch.OutOfMemoryError(NO_MEMORY)
-            super().__init__(training, engine, precision)
-
-        def prepare(self) -> None:
-            self.begun += 1
-            if self._precision == "bf16" and self.begun == {"build": 0, "trial": 1, "round": 2}[moment]:
-                raise torch.OutOfMemoryError(NO_MEMORY)
-            super().prepare()
-
-    monkeypatch.setattr(throughput, "TrainerLoop", Greedy)
-    figures = measured("bf16", "fp32")
-    found = by_label(figures)
-    assert (found["eager bf16"].status, found["eager bf16"].step_seconds) == ("out of memory", ())
-    assert "Name fewer --engines or --precisions" in str(found["eager bf16"].detail)
-    assert found["eager fp32"].status == "measured"
-    assert figures.is_sound
+def lasts(steps: int) -> Callable[[StubTrainer], None]:
+    return lambda trainer: setattr(trainer, "lasts", steps)
 
 
-def test_failing_engine_ends_one_variant_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(trainer: StubTrainer) -> None:
-        raise RuntimeError("no such kernel in /a/folder/of/mine\nand a path: another/file.py")
-
-    stub_training(monkeypatch, fail)
+@pytest.mark.parametrize(
+    ("change", "status", "detail"),
+    [
+        pytest.param(scale(torch.nan), "wrong step", "a loss of the first steps is not finite", id="wrong step"),
+        pytest.param(fail, "failed", "RuntimeError: no such kernel in [path]", id="failed"),
+        *(
+            pytest.param(lasts(steps), "out of memory", f"{NO_MEMORY} Name fewer --engines or --precisions.", id=moment)
+            for steps, moment in ((0, "build"), (5, "trial"), (11, "round"))
+        ),
+    ],
+)
+def test_failing_variant_is_not_timed_and_others_are(
+    change: Callable[[StubTrainer], None], status: str, detail: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub_training(monkeypatch, change)
     figures = measured("fp32", "bf16")
     fp32, bf16 = figures.variants
-    assert (fp32.status, fp32.detail) == ("failed", "RuntimeError: no such kernel in [path]")
+    assert (fp32.status, fp32.detail, fp32.step_seconds, fp32.images_per_second) == (status, detail, (), None)
+    assert fp32.losses is None or status == "out of memory"
     assert bf16.status == "measured"
-    assert not figures.is_sound
+    assert figures.is_sound == (status == "out of memory")
 
 
 GRAPHS = [Variant("paperbench", "graph", "bf16")] * 2
@@ -192,15 +172,15 @@ def test_failing_eager_is_tried_once_and_fails_what_is_compared(
 ) -> None:
     calls: list[str] = []
 
-    def fail(trainer: StubTrainer) -> None:
+    def change(trainer: StubTrainer) -> None:
         calls.append(trainer.engine)
-        raise torch.OutOfMemoryError(NO_MEMORY)
+        trainer.lasts = 0
 
-    stub_training(monkeypatch, fail, "bf16")
+    stub_training(monkeypatch, change, "bf16")
     figures = measure_net(training, GRAPHS, 1, 1e-5, float("inf"), lambda line: None)
     for graph in figures.variants:
         assert (graph.status, graph.images_per_second) == ("failed", None)
-        assert graph.detail == f"the first steps of eager bf16 failed: OutOfMemoryError: {NO_MEMORY}"
+        assert graph.detail == f"the first steps of eager bf16 failed: {NO_MEMORY}"
     assert calls == ["eager"]
     assert not figures.is_sound
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paperbench import architecture
-from paperbench.catalogue import Net
+from paperbench.catalogue import Convolution, Net
 from paperbench.specs.cell import Cell
 from paperbench.specs.table import Table
 
@@ -138,10 +138,10 @@ def test_halted_imagenet_nets_use_the_values_of_figure_3(tables: dict[str, Table
 
 def convolution_weights(net: Net) -> int:
     """Weights of all convolutions including projections, without gates."""
-    convolutions: list[architecture.Convolution] = [architecture.stem(net).convolution]
+    convolutions: list[Convolution] = [architecture.stem(net).convolution]
     for unit in architecture.units(net):
         convolutions += unit.weight_layers
-        if isinstance(unit.resizing, architecture.Convolution):
+        if isinstance(unit.resizing, Convolution):
             convolutions.append(unit.resizing)
     return sum(c.inputs * c.outputs * c.kernel**2 for c in convolutions)
 
