@@ -22,16 +22,18 @@ from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Session
 from paperbench.runs.resume import Checkpoint
+from paperbench.runs.session import RunSession, Setting
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.worker import Incompatible, is_done, remaining
 from paperbench.specs.recipe import Recipe
 from paperbench.specs.run_spec import Precision
 from paperbench.training import trainer as trainer_module
+from paperbench.training.engines import Way
 from paperbench.training.memory import memory_needed
 from paperbench.training.trainer import Trainer
 from tests.conftest import ROOT
 from tests.helpers import a_session
-from tests.runs.running import Log, assert_same, edit_checkpoint, newest_state, plan_run, tiny_recipe, train
+from tests.runs.running import CPU, Log, assert_same, edit_checkpoint, newest_state, plan_run, tiny_recipe, train
 
 
 def files_of(directory: RunDirectory) -> dict[str, bytes]:
@@ -160,6 +162,21 @@ def test_run_stops_at_next_step_after_lost_heartbeat(
     _, log = train(run, tmp_path, log=Log(lambda iteration: setattr(leases[0], "is_lost", iteration == 12)))
     assert log.steps == [*range(1, 13), *range(9, 21)], "resumed, as nobody else trains it"
     assert "this process lost its lease on the run" in log.warnings[0]
+
+
+def test_sessions_that_take_turns_leave_what_each_leaves_alone(
+    run: PlannedRun, expected: RunDirectory, tmp_path: Path
+) -> None:
+    store, sessions, leases = Store(tmp_path), [], []
+    for one in (run, replace(run, seed=1)):
+        leases.append(lease := store.lease(one.id, one.spec))
+        assert lease.acquire()
+        session = RunSession(one, store.directory(one.id, lease.check), lease, Setting(CPU, Limits(), Log()))
+        sessions.append(session.train(Way("eager", False, 0), None))
+    assert [*zip(*sessions, strict=True)] == [(iteration,) * 2 for iteration in range(1, 21)]
+    for lease in leases:
+        lease.release()
+    assert_same(store.directory(run.id), expected)
 
 
 def test_two_checkpoints_are_kept_and_one_at_the_end(run: PlannedRun, tmp_path: Path) -> None:
