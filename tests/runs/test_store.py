@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
@@ -74,15 +73,6 @@ def test_write_history_replaces_any_contents(run: RunDirectory, found: bytes | N
     run.append_history(line(300))
     assert run.history() == [*LINES, line(300)]
     assert [path.name for path in run.path.iterdir()] == ["history.jsonl"]
-
-
-def test_append_to_deleted_directory_waits_for_write_history(run: RunDirectory) -> None:
-    run.write_history(LINES[:1])
-    shutil.rmtree(run.path)
-    run.append_history(LINES[1])
-    assert not run.path.exists()
-    run.write_history(LINES)
-    assert run.history() == LINES
 
 
 def test_line_is_never_appended_to_the_file_of_a_successor(run: RunDirectory) -> None:
