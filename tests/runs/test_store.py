@@ -195,29 +195,3 @@ def test_training_mean_of_diverged_run_is_infinite(tmp_path: Path) -> None:
         assert store.training_mean(record, "train_loss", after, upto) == math.inf
     tested = with_history(store, [line(40), line(80)], status="diverged", iteration=80, seed=1)
     assert store.training_mean(tested, "train_loss", 0, 80) == 2.25, "only the final test failed"
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        *(
-            b"",
-            b"[]",
-            b"{",
-            b"{}",
-            b"[" * 100_000,
-            b'{"a": 1}',
-            b'{"__metadata__": 3}',
-            b'{"a": {"data_offsets": [0]}}',
-        ),
-        b'{"a": {"dtype": "F32", "shape": [9], "data_offsets": [0, "4"]}}',
-        b'{"a": {"dtype": "F32", "shape": [9], "data_offsets": [0, 400000000]}}',
-    ],
-)
-def test_other_files_are_no_evidence(tmp_path: Path, header: bytes) -> None:
-    directory = write_record(Store(tmp_path), a_record())
-    directory.weights_file.write_bytes(len(header).to_bytes(8, "little") + header)
-    assert not directory.has_weights_or_checkpoint(a_record())
-    directory.weights_file.unlink()
-    os.mkfifo(directory.weights_file)
-    assert not directory.has_weights_or_checkpoint(a_record())
