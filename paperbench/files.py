@@ -88,7 +88,7 @@ class Writer:
 
     - `write` renames a temporary file, which the other process has deleted (`RunDirectory.clear_leftovers`).
     - Data appended to a file of `write_open` go to that very file, which the other process has replaced.
-    - `remove` is for what the other process has no use for: older checkpoints, what a killed process left.
+    - `remove` is for what no result depends on: older checkpoints, weights, what a killed process left.
     - `rename` checks again afterwards, and undoes the change.
 
     Args:
