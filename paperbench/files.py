@@ -88,7 +88,8 @@ class Writer:
 
     - `write` renames a temporary file, which the other process has deleted (`RunDirectory.clear_leftovers`).
     - Data appended to a file of `write_open` go to that very file, which the other process has replaced.
-    - `rename` and `remove` check again afterwards, and undo the change.
+    - `remove` is for what no result depends on: older checkpoints, weights, what a killed process left.
+    - `rename` checks again afterwards, and undoes the change.
 
     Args:
         guard: Called right before every change; raises PaperbenchError if this process must not write any more.
@@ -143,7 +144,8 @@ class Writer:
         """Delete a file if it exists; a directory stays."""
         with report_write_errors(path), suppress(FileNotFoundError):
             if not path.is_dir():
-                self.rename(path, _temporary(path)).unlink()  # the new name is no other process's
+                self.check()
+                path.unlink()
 
     def rename(self, path: Path, target: Path) -> Path:
         """Rename a file or a directory; return its new path.
@@ -157,11 +159,8 @@ class Writer:
             self.check()
         except PaperbenchError:
             with suppress(OSError):
-                if target.is_dir():
-                    target.rename(path)
-                else:
-                    os.link(target, path)  # unlike a rename, it replaces no file that has been written since
-                    target.unlink()
+                if not path.exists():  # else the other process has written it since
+                    target.replace(path)
             raise
         return target
 

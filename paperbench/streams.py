@@ -176,16 +176,7 @@ def wrapped(text: str, width: int, indent: str = "") -> str:
 
 @contextmanager
 def standard_streams() -> Iterator[None]:
-    """Let a command print through a `Stream`: on stdout, which is vital, and on stderr.
-
-    Streams that the caller has closed are the null device: otherwise the next file would get the number 1 or 2, and
-    messages with it.
-    """
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # opens the lowest free number
+    """Let a command print through a `Stream`: on stdout, which is vital, and on stderr."""
     streams: list[Any] = [sys.stdout, sys.stderr]
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):

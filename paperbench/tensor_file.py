@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
+import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, BinaryIO
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 
 from paperbench.errors import PaperbenchError, listing
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-_MAX_HEADER_BYTES = 64_000_000
 
 
 class TensorFileError(PaperbenchError):
@@ -50,36 +49,33 @@ def read_tensor_file(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
     """
     import safetensors.torch
 
-    if _values_offset(data) > _MAX_HEADER_BYTES:
-        raise TensorFileError("is not a safetensors file (its header is too long)")
     _require_memory(len(data))
     try:
-        return safetensors.torch.load(data), _metadata(data[8 : _values_offset(data)])
+        tensors = safetensors.torch.load(data)
+        return tensors, json.loads(data[8 : _values_offset(data)]).get("__metadata__") or {}  # texts, as it has checked
     except (SafetensorError, KeyError, ValueError) as error:  # KeyError: a type of number that torch lacks
         raise TensorFileError(f"is not a safetensors file ({error})") from error
 
 
-def read_header(stream: BinaryIO, prefix: str) -> tuple[object, int]:
+def read_header(path: Path, prefix: str) -> tuple[object, int]:
     """Return the run that a file names, and its number of float32 values but for running averages.
 
     Args:
+        path: A regular file.
         prefix: That of the names of the tensors that count.
 
     Raises:
         OSError: The file cannot be read.
     """
-    length = int.from_bytes(stream.read(8), "little")
     try:
-        tensors = json.loads(stream.read(min(length, _MAX_HEADER_BYTES)))
-        metadata = tensors.pop("__metadata__")
-        run = metadata.get("run") or json.loads(metadata["paperbench"])["run"]  # of weights, or of a checkpoint
-        kept = [one for name, one in tensors.items() if name.startswith(prefix) and ".running_" not in name]
-        number = sum(one["data_offsets"][1] - one["data_offsets"][0] for one in kept if one["dtype"] == "F32") // 4
-        if stream.seek(0, os.SEEK_END) == 8 + length + max(one["data_offsets"][1] for one in tensors.values()):
-            return run, number
-    except (ValueError, AttributeError, LookupError, TypeError, RecursionError):
-        pass
-    raise TensorFileError("is not a safetensors file")
+        with safe_open(path, "np") as file:
+            metadata = file.metadata()
+            run = metadata.get("run") or json.loads(metadata["paperbench"])["run"]  # of weights, or of a checkpoint
+            names = file.keys()
+            kept = [file.get_slice(name) for name in names if name.startswith(prefix) and ".running_" not in name]
+            return run, sum(math.prod(one.get_shape()) for one in kept if one.get_dtype() == "F32")
+    except (SafetensorError, ValueError, AttributeError, LookupError, TypeError, RecursionError) as error:
+        raise TensorFileError("is not a safetensors file") from error
 
 
 def check_fit(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
@@ -91,16 +87,6 @@ def check_fit(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> 
     kinds = [{name: (tensor.shape, tensor.dtype) for name, tensor in found.items()} for found in (tensors, expected)]
     if wrong := {name for name, _ in kinds[0].items() ^ kinds[1].items()}:
         raise ValueError(f"missing, unknown or of another shape or type: {listing(sorted(wrong))}")
-
-
-def _metadata(header: bytes) -> dict[str, str]:
-    try:
-        metadata = json.loads(header).get("__metadata__") or {}
-        if all(isinstance(text, str) for text in metadata.values()):
-            return dict(metadata)
-    except (ValueError, AttributeError, RecursionError):
-        pass
-    raise TensorFileError("is not a safetensors file (its header cannot be read)")
 
 
 def _values_offset(data: bytes) -> int:

@@ -140,9 +140,9 @@ class RunDirectory:
         with suppress(OSError, PaperbenchError):
             checkpoint = None if self.weights_file.exists() else self.named_checkpoint(record)
             path, prefix = (checkpoint.path, "model.") if checkpoint else (self.weights_file, "")
-            with open_regular(path, MAX_TENSOR_FILE_BYTES) as stream:
-                found = read_header(stream, prefix)
-            return found == (record.run, parameters(net_and_recipe(record.spec, record.evaluations)[0]))
+            open_regular(path, MAX_TENSOR_FILE_BYTES).close()  # the library would wait for a pipe
+            net, _ = net_and_recipe(record.spec, record.evaluations)
+            return read_header(path, prefix) == (record.run, parameters(net))
         return False
 
     def close(self) -> None:

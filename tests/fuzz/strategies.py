@@ -76,6 +76,11 @@ JSON_TOKENS = (
     *(b"[" * 200 + b"]" * 200, b"[" * 100_000, b'{"a":' * 800 + b"1" + b"}" * 800, b'"schema": 1,', b"{}", b"[]"),
 )
 
+TENSOR_TOKENS = (
+    *(b'"dtype":"F64"', b'"BF16"', b'"shape":[]', b"[9223372036854775807,9]", b'"data_offsets":[0,99999999]', b"-1"),
+    *(b"\xff" * 8, bytes(8), b"\xff\xff\xff\x7f" + bytes(4), b"{}", b'"__metadata__":{}', b"[" * 5000, b'{"a":' * 500),
+)
+
 
 def nodes_of(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Return the paths of all values in a JSON tree."""

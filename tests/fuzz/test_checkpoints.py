@@ -17,8 +17,17 @@ from paperbench.runs.resume import Checkpoint, CheckpointError
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.verify import verify
 from paperbench.specs.recipe import Recipe
-from paperbench.tensor_file import TensorFileError, read_tensor_file, tensor_file_bytes
-from tests.fuzz.strategies import JSON_TOKENS, JSON_VALUES, altered_trees, damaged, is_refused, share_of_examples
+from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
+from tests.fuzz.strategies import (
+    JSON_TOKENS,
+    JSON_VALUES,
+    TENSOR_TOKENS,
+    altered_trees,
+    damaged,
+    is_refused,
+    share_of_examples,
+    times_examples,
+)
 from tests.helpers import random_dataset
 from tests.runs.running import plan_run, tiny_recipe, train
 
@@ -58,13 +67,15 @@ def is_resumed(run: PlannedRun, directory: RunDirectory, checkpoint: bytes) -> b
     return not log.failures
 
 
+@times_examples(2)
 @given(values=st.data())
-def test_damaged_tensor_file_is_refused(checkpoint: bytes, values: st.DataObject) -> None:
-    header, rest = checkpoint[:2_000], checkpoint[2_000:]
-    content = values.draw(damaged(header, JSON_TOKENS)) + rest
-    is_refused(TensorFileError, read_tensor_file, content)
+def test_damaged_checkpoint_is_read_or_refused(run: PlannedRun, checkpoint: bytes, values: st.DataObject) -> None:
+    end = 8 + int.from_bytes(checkpoint[:8], "little")
+    content = values.draw(damaged(checkpoint[:end], (*TENSOR_TOKENS, *JSON_TOKENS))) + checkpoint[end:]
+    is_refused(CheckpointError, Checkpoint.from_bytes, content, run.id)
 
 
+@times_examples(2)
 @given(values=st.data())
 def test_checkpoint_with_altered_facts_is_resumed_or_refused(
     run: PlannedRun, checkpoint: bytes, elsewhere: RunDirectory, values: st.DataObject

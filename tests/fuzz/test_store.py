@@ -1,4 +1,4 @@
-"""Damaged leases, external results, checkpoints and weights; results directories with several damages at once."""
+"""Damaged leases, external results and weights; results directories with several damages at once."""
 
 from __future__ import annotations
 
@@ -22,34 +22,25 @@ from paperbench.errors import UNPRINTABLE, PaperbenchError
 from paperbench.models.weights_file import check_weights
 from paperbench.report import FORMATS
 from paperbench.runs.external import read_externals
-from paperbench.runs.history import HistoryLine
 from paperbench.runs.lease import Lease
 from paperbench.runs.record import Record
-from paperbench.runs.resume import Checkpoint, CheckpointError, CheckpointFacts
 from paperbench.tensor_file import tensor_file_bytes
-from paperbench.typed import to_json
 from tests.fuzz.conftest import COMPARE, RUN, VERIFY
 from tests.fuzz.strategies import (
     JSON_TOKENS,
     JSON_VALUES,
+    TENSOR_TOKENS,
     altered_trees,
     damaged,
     is_refused,
     share_of_examples,
     times_examples,
 )
-from tests.helpers import a_session, json_with_hash
+from tests.helpers import json_with_hash
 from tests.limits import limit_address_space, limit_seconds
 
-LINE = HistoryLine(80, 1.5, 0.1, 2.25, 80.0, None, 75.5, 3.25)
-FACTS = CheckpointFacts(1, "abc-s0", 75.5, None, (a_session(80),), (LINE,))
 STATE = {"iteration": torch.tensor(80), "weight": torch.ones(3, 2), "random": torch.ones(5, dtype=torch.uint8)}
-CHECKPOINT = Checkpoint(FACTS, STATE).to_bytes()
 WEIGHTS = {"architecture": "preact_resnet20", "arguments": '{"depth": 8}', "run": "abc-s0"}
-TENSOR_TOKENS = (
-    *(b'"dtype":"F64"', b'"BF16"', b'"shape":[]', b"[9223372036854775807,9]", b'"data_offsets":[0,99999999]', b"-1"),
-    *(b"\xff" * 8, bytes(8), b"\xff\xff\xff\x7f" + bytes(4), b"{}", b'"__metadata__":{}', b"[" * 5000, b'{"a":' * 500),
-)
 
 
 @pytest.fixture(scope="module")
@@ -88,23 +79,6 @@ def test_any_lease_file_is_a_holder(place: Path, holder: bytes, data: st.DataObj
         lease.release()
     finally:
         shutil.rmtree(directory)
-
-
-@times_examples(1)
-@given(content=damaged(CHECKPOINT, (*TENSOR_TOKENS, *JSON_TOKENS)))
-def test_damaged_checkpoint_is_read_or_refused(content: bytes) -> None:
-    is_refused(CheckpointError, Checkpoint.from_bytes, content, "abc-s0")
-
-
-@times_examples(1)
-@given(facts=altered_trees(json.loads(to_json(FACTS))) | JSON_VALUES)
-def test_checkpoint_with_altered_facts_is_read_or_refused(facts: Any) -> None:
-    try:
-        text = json.dumps(facts)
-        text.encode()
-    except UnicodeEncodeError:
-        return
-    is_refused(CheckpointError, Checkpoint.from_bytes, tensor_file_bytes(STATE, {"paperbench": text}), "abc-s0")
 
 
 @times_examples(1)

@@ -136,7 +136,7 @@ def tensors(data: bytes, change: Callable[[dict[str, torch.Tensor]], object]) ->
     [
         (lambda data: header(data, lambda h: h["model.fc.bias"].update(shape=[10**6, 10**6])), "is not a checkpoint"),
         (lambda data: header(data, lambda h: h.pop("__metadata__")), "is not a checkpoint"),
-        (lambda data: (10**18).to_bytes(8, "little") + data[8:], "is not a checkpoint .*too long"),
+        (lambda data: (10**18).to_bytes(8, "little") + data[8:], "is not a checkpoint .*too large"),
         (lambda data: data[:8] + b"[" * (len(data) - 8), "is not a checkpoint"),
         (lambda data: header(data, lambda h: h["__metadata__"].update(paperbench="[" * 10**6)), "is not a checkpoint"),
         (lambda data: facts(data, '"iteration":5', '"iteration":"five"'), "is not a checkpoint"),

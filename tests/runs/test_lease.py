@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
 import signal
 import socket
@@ -24,6 +23,7 @@ from paperbench.runs.record import Record
 from paperbench.runs.session import Setting
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.worker import Worker
+from tests.limits import limit_address_space, limit_file_size
 from tests.runs.running import CPU, Log, assert_same, train
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -237,13 +237,8 @@ def test_copied_lease_file_is_not_held_by_its_writer(
 
 
 def test_disk_that_takes_no_more_leaves_no_empty_lease_file(directory: Path, new_lease: Callable[..., Lease]) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
-    try:
-        with pytest.raises(PaperbenchError, match="File too large"):
-            new_lease().acquire()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with limit_file_size(10), pytest.raises(PaperbenchError, match="File too large"):
+        new_lease().acquire()
     assert files(directory) == []
 
 
@@ -344,15 +339,14 @@ def test_lease_stays_if_an_earlier_one_cannot_be_deleted(directory: Path, new_le
     assert files(directory) == ["abc-s0.1", "abc-s0.3"]
 
 
-def test_lease_without_a_heartbeat_is_released(
-    directory: Path, new_lease: Callable[..., Lease], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_: object) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    with pytest.raises(PaperbenchError, match="can't start new thread: free memory, or raise the limits"):
-        new_lease().acquire()
+def test_lease_without_a_heartbeat_is_released(directory: Path, new_lease: Callable[..., Lease]) -> None:
+    before = threading.stack_size(2**30)  # more than the limit leaves
+    try:
+        message = "can't start new thread: free memory, or raise the limits"
+        with limit_address_space(), pytest.raises(PaperbenchError, match=message):
+            new_lease().acquire()
+    finally:
+        threading.stack_size(before)
     assert files(directory) == []
 
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
@@ -74,15 +73,6 @@ def test_write_history_replaces_any_contents(run: RunDirectory, found: bytes | N
     run.append_history(line(300))
     assert run.history() == [*LINES, line(300)]
     assert [path.name for path in run.path.iterdir()] == ["history.jsonl"]
-
-
-def test_append_to_deleted_directory_waits_for_write_history(run: RunDirectory) -> None:
-    run.write_history(LINES[:1])
-    shutil.rmtree(run.path)
-    run.append_history(LINES[1])
-    assert not run.path.exists()
-    run.write_history(LINES)
-    assert run.history() == LINES
 
 
 def test_line_is_never_appended_to_the_file_of_a_successor(run: RunDirectory) -> None:
@@ -205,29 +195,3 @@ def test_training_mean_of_diverged_run_is_infinite(tmp_path: Path) -> None:
         assert store.training_mean(record, "train_loss", after, upto) == math.inf
     tested = with_history(store, [line(40), line(80)], status="diverged", iteration=80, seed=1)
     assert store.training_mean(tested, "train_loss", 0, 80) == 2.25, "only the final test failed"
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        *(
-            b"",
-            b"[]",
-            b"{",
-            b"{}",
-            b"[" * 100_000,
-            b'{"a": 1}',
-            b'{"__metadata__": 3}',
-            b'{"a": {"data_offsets": [0]}}',
-        ),
-        b'{"a": {"dtype": "F32", "shape": [9], "data_offsets": [0, "4"]}}',
-        b'{"a": {"dtype": "F32", "shape": [9], "data_offsets": [0, 400000000]}}',
-    ],
-)
-def test_other_files_are_no_evidence(tmp_path: Path, header: bytes) -> None:
-    directory = write_record(Store(tmp_path), a_record())
-    directory.weights_file.write_bytes(len(header).to_bytes(8, "little") + header)
-    assert not directory.has_weights_or_checkpoint(a_record())
-    directory.weights_file.unlink()
-    os.mkfifo(directory.weights_file)
-    assert not directory.has_weights_or_checkpoint(a_record())

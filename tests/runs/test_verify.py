@@ -30,7 +30,7 @@ from paperbench.specs.recipe import BatchNormSettings, Drops, Evaluation, Monito
 from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
 from tests.golden import assert_golden
 from tests.helpers import json_with_hash
-from tests.limits import limit_memory
+from tests.limits import limit_memory, limit_seconds
 from tests.runs.running import CPU, before_forward, edit_checkpoint, photographs_recipe, plan_run, train, without_names
 from tests.training.trainings import MORE
 
@@ -352,6 +352,29 @@ def test_checkpoint_of_another_run_is_found(store: Store, directory: RunDirector
     record = record_of(directory)
     assert directory.has_weights_or_checkpoint(record)
     assert not directory.has_weights_or_checkpoint(replace(record, files=replace(record.files, checkpoint=copy.name)))
+
+
+HEADERS: list[Any] = [
+    *(b"", b"[" * 100_000, [], {}, {"a": 1}, {"__metadata__": 3}, {"a": {"data_offsets": [0]}}),
+    {"a": {"dtype": "F32", "shape": [9], "data_offsets": [0, "4"]}},
+    {"a": {"dtype": "F32", "shape": [9], "data_offsets": [0, 400_000_000]}},
+]
+
+
+def test_other_files_are_no_evidence(directory: RunDirectory) -> None:
+    record, file = record_of(directory), directory.weights_file
+    assert directory.has_weights_or_checkpoint(record)
+    tensors, metadata = read_tensor_file(file.read_bytes())
+    tensors["fc.bias"] = tensors["fc.bias"][1:]
+    headers = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in HEADERS]
+    others = [len(header).to_bytes(8, "little") + header for header in headers]
+    for content in (b"", *others, tensor_file_bytes(tensors, metadata)):
+        file.write_bytes(content)
+        assert not directory.has_weights_or_checkpoint(record), content[:100]
+    file.unlink()
+    os.mkfifo(file)
+    with limit_seconds(5):
+        assert not directory.has_weights_or_checkpoint(record)
 
 
 def test_many_problems_are_cut_short(store: Store, directory: RunDirectory) -> None:
