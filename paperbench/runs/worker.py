@@ -195,7 +195,7 @@ class Worker:
     def _train(self, run: PlannedRun, lease: Lease) -> None:
         """Start or resume a run, and train it to its end or to a limit."""
         if self._skip_if_done(run):  # another process finished it before this one acquired the lease
-            return
+            return None
         shortage = f"{self._device} ran out of memory with {run.net_name} in {run.spec.precision}"
         before: Way | None = None
         for way in self._ways_that_fit(run):
@@ -205,26 +205,19 @@ class Worker:
                     f"{shortage}; it goes on from the last checkpoint, if it has one, and {_changes(before, way)}, "
                     "which takes less memory and changes no number.",
                 )
-            if self._train_in_memory(run, lease, way):
-                return
+            try:
+                return self._start_or_resume(run, lease, way)
+            except Interrupted:
+                return None  # before the first iteration: nothing to save
+            except PaperbenchError:
+                lease.check()  # the cause may be what another process has done since it took over
+                raise
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
             before = way
             release_memory(self._device)
         raise RunError(f"{shortage}. {self._memory_advice(run, before.engine if before else REFERENCE)}")
-
-    def _train_in_memory(self, run: PlannedRun, lease: Lease, way: Way) -> bool:
-        """Train a run; return False if the memory ran out."""
-        try:
-            self._start_or_resume(run, lease, way)
-        except Interrupted:
-            pass  # before the first iteration: nothing to save
-        except PaperbenchError:
-            lease.check()  # the cause may be what another process has done since it took over
-            raise
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            return False
-        return True
 
     def _ways_that_fit(self, run: PlannedRun) -> Iterator[Way]:
         """Yield the ways to train that fit into the free memory. Tells the observer if the fastest does not.
