@@ -96,7 +96,8 @@ class Trainer:
         self._metrics = MetricAccumulator(device)
         processes.reserve(list(self.model.parameters()))
         own = self.model, self._optimiser, self._metrics, recipe, self.feed
-        self._build(Parts(*own, dataset.num_train, precision, processes, capture), engine)
+        self._share(Parts(*own, dataset.num_train, precision, processes, capture))
+        self.use(engine)
 
     def _initialised_model(self, net: Net) -> ResidualNet:
         """Return the untrained net. Drawn on the CPU, so equal for all devices."""
@@ -114,10 +115,12 @@ class Trainer:
                     layer.num_batches_tracked = layer.num_batches_tracked.cpu()
         return model
 
-    def _build(self, parts: Parts, engine: str) -> None:
-        self._parts = parts
-        self.feed.share = parts.processes.share
-        self._engine = ENGINES[engine].build(parts)
+    def _share(self, parts: Parts) -> None:
+        self._parts, self.feed.share = parts, parts.processes.share
+
+    def use(self, engine: str) -> None:
+        """Run the next steps with an engine. All engines change the same tensors in place."""
+        self._engine = ENGINES[engine].build(self._parts)
 
     @property
     def processes(self) -> Processes:
@@ -142,11 +145,13 @@ class Trainer:
         Its steps call the modules of `model` and their hooks. A state must be loaded before the next step after it.
         """
         engine, parts = self._engine, self._parts
-        self._build(replace(parts, processes=ALONE), REFERENCE)
+        self._share(replace(parts, processes=ALONE))
+        self.use(REFERENCE)
         try:
             yield
         finally:
-            self._engine, self._parts, self.feed.share = engine, parts, parts.processes.share
+            self._share(parts)
+            self._engine = engine
 
     def training_metrics(self) -> TrainingMetrics:
         """Return training loss and error since the last reset. Waits for the device."""

@@ -181,7 +181,7 @@ def step_with(mistake: Callable[[Tensor], Tensor], runs: Runs, engine: str) -> N
     """Make a step of a net whose stem's output goes through `mistake`."""
     trainer = runs.new("eager")
     trainer.model.stem.register_forward_hook(lambda _module, _inputs, output: mistake(output))
-    trainer._engine = trainer._make_engine(engine)
+    trainer.use(engine)
     trainer.step()
 
 

@@ -245,7 +245,7 @@ NOT_PERMITTED = RuntimeError("CUDA error: operation not permitted when stream is
         (True, NOT_PERMITTED, RunError, "not permitted"),
         (False, NO_MEMORY, torch.OutOfMemoryError, "Tried to allocate"),
         (False, None, torch.OutOfMemoryError, "previous error during capture"),
-        (False, NOT_PERMITTED, RunError, r"not permitted when stream is capturing\)\. .* `--engine eager`\.$"),
+        (False, NOT_PERMITTED, RunError, r"not permitted when stream is capturing\)\. .* `--engine auto`\.$"),
     ],
 )
 def test_failed_capture_says_why_and_does_not_train(
@@ -262,11 +262,11 @@ def test_failed_capture_says_why_and_does_not_train(
     expected_state = state_of(advance(runs.new("eager"), 6))
     trainer = advance(runs.new("eager"), 4)
     before = state_of(trainer)
-    trainer._engine = trainer._make_engine("graph")
+    trainer.use("graph")
     with pytest.raises(expected, match=message):
         trainer.step()
     assert differences(state_of(trainer), before) == []
-    trainer._engine = trainer._make_engine("eager")
+    trainer.use("eager")
     assert differences(state_of(advance(trainer, 6)), expected_state) == []
 
 
@@ -321,12 +321,12 @@ def test_gpu_trains_on_after_a_failed_capture(recipe: Recipe, tiny_dataset: Imag
             torch.cuda.synchronize()
 
     handle = trainer.model.stem.register_forward_hook(wait)
-    trainer._engine = trainer._make_engine("graph")
+    trainer.use("graph")
     with pytest.raises(RunError, match="not permitted"):
         trainer.step()
     handle.remove()
     for engine in ("eager", "graph"):
-        trainer._engine = trainer._make_engine(engine)  # type: ignore[arg-type]
+        trainer.use(engine)
         advance(trainer, trainer.iteration + 2)
         assert differences(state_of(trainer), states[trainer.iteration]) == []
 

@@ -14,8 +14,8 @@ from paperbench.data.dataset import Dataset, ImageDataset
 from paperbench.data.loader import Batch
 from paperbench.models import ResidualNet
 from paperbench.specs.recipe import Recipe
-from paperbench.training import trainer as trainer_module
 from paperbench.training.batch_norm import TrainingBatchNorm2d
+from paperbench.training.engine import Parts
 from paperbench.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -55,12 +55,12 @@ def test_gradient_is_the_mean_over_images_with_batch_norm_by_group(
     """
     batch_norm, smoothed = replace(paper_recipe.batch_norm, group=32), smoothing or None
     recipe = replace(paper_recipe, batch_size=256, batch_norm=batch_norm, label_smoothing=smoothed)
-    monkeypatch.setattr(trainer_module, "_batch_size", lambda *_: images)
+    monkeypatch.setattr(Parts, "batch_size", lambda *_: images)
     trainer = Trainer(resolve("preact_resnet20", depth=8), recipe, tiny_dataset, 0, "fp32", CPU)
     for layer in trainer.model.double().modules():
         if isinstance(layer, torch.nn.BatchNorm2d):
             TrainingBatchNorm2d.replace(layer)
-    trainer._engine = trainer._make_engine("eager")  # of the new tensors
+    trainer.use("eager")  # of the new tensors
     whole = trainer.feed.make(trainer.feed.choices(0))
     batch = Batch(whole.images[:images].double(), whole.labels[:images])
     found: list[list[torch.Tensor]] = []
