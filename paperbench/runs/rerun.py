@@ -126,12 +126,16 @@ def rerun_prefix(
     device: torch.device,
     random_state: random.Random,
     announce: Callable[[str], None] = lambda _: None,
+    window: int = WINDOW,
+    most: int = MAX_IMAGES,
 ) -> Rerun:
     """Retrain a run for a random number of windows, or to the end of a shorter one, and compare.
 
     Args:
         random_state: Chooses their number.
         announce: Called with a sentence about the work before it starts, if it is on photographs.
+        window: Number of images of which one training loss is compared.
+        most: Maximum number of images to train on.
     """
     first, recorded = record.sessions[0], record.sessions[0].environment
     if first.code.numerics != NUMERICS_VERSION:
@@ -141,10 +145,10 @@ def rerun_prefix(
     ends = {line.iteration: recipe.images_before(line.iteration, images) for line in history}
     same = [*takewhile(lambda one: one.code.numerics == NUMERICS_VERSION, record.sessions)]
     lines = [line for line in history if line.iteration <= same[-1].last]
-    goal = WINDOW * random_state.randint(1, MAX_WINDOWS)
+    goal = window * random_state.randint(1, MAX_WINDOWS)
     del lines[1 + sum(ends[line.iteration] < goal for line in lines) :]
-    if not lines or ends[lines[-1].iteration] > MAX_IMAGES:
-        raise RunError(f"its first history lines are after more than {MAX_IMAGES:,} images or of another version.")
+    if not lines or ends[lines[-1].iteration] > most:
+        raise RunError(f"its first history lines are after more than {most:,} images or of another version.")
     if recipe.photographs:
         work = f"{ends[lines[-1].iteration]:,} photographs"
         tests = f"{count(dataset.num_test, 'photograph')} in each of {count(len(recipe.evaluations), 'way')}"
@@ -160,8 +164,8 @@ def rerun_prefix(
         with closing(trainer):
             pairs = list(zip(lines, _retrain(trainer, lines, images), strict=True))
     windows = (
-        [sum(line.train_loss or 0.0 for line in lines) for lines in zip(*window, strict=True)]
-        for _, window in groupby(pairs, lambda pair: (ends[pair[0].iteration] - 1) // WINDOW)
+        [sum(line.train_loss or 0.0 for line in lines) for lines in zip(*part, strict=True)]
+        for _, part in groupby(pairs, lambda pair: (ends[pair[0].iteration] - 1) // window)
     )
     if not is_same and any((line.train_loss is None) != (again.train_loss is None) for line, again in pairs):
         raise RunError("it diverges in these iterations, which on other hardware may happen elsewhere.")

@@ -494,21 +494,18 @@ def test_checkpoint_that_does_not_fit_the_memory_is_a_problem(
     assert all(text.endswith(".safetensors does not fit into the memory.") for text in found)
 
 
-def repeated(run: PlannedRun, record: Record, history: list[HistoryLine], seed: int = 0) -> Rerun:
-    return rerun_prefix(record, history, run.dataset, CPU, random.Random(seed))
+def repeated(run: PlannedRun, record: Record, history: list[HistoryLine], seed: int = 0, **bounds: int) -> Rerun:
+    return rerun_prefix(record, history, run.dataset, CPU, random.Random(seed), **bounds)
 
 
-def test_rerun_is_bit_identical(
-    run: PlannedRun, directory: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rerun_is_bit_identical(run: PlannedRun, directory: RunDirectory, tmp_path: Path) -> None:
     """Its length is counted in images (16 in an iteration), however often it logged, tested or stopped."""
     often = replace(run.recipe, monitoring=replace(run.recipe.monitoring, log_every=1, test_every=2))
     logged_often, _ = train(plan_run(often, run.dataset), tmp_path, stop_at=3)
     train(plan_run(often, run.dataset), tmp_path)
     for window, possible in ((12_800, {20}), (80, {5, 10, 15})):
-        monkeypatch.setattr("paperbench.runs.rerun.WINDOW", window)
         for one in (directory, logged_often):
-            found = [repeated(run, record_of(one), one.history(), seed) for seed in range(8)]
+            found = [repeated(run, record_of(one), one.history(), seed, window=window) for seed in range(8)]
             assert {(rerun.is_identical, rerun.is_same_machine, rerun.deviation) for rerun in found} == {
                 (True, True, 0)
             }
@@ -569,14 +566,10 @@ def test_rerun_uses_recorded_thread_count_on_as_many_processors(
     assert torch.get_num_threads() == before
 
 
-def test_rerun_of_too_many_images_is_refused(
-    run: PlannedRun, directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("paperbench.runs.rerun.MAX_IMAGES", 320)
-    assert repeated(run, record_of(directory), directory.history()).iterations == 20
-    monkeypatch.setattr("paperbench.runs.rerun.MAX_IMAGES", 319)
+def test_rerun_of_too_many_images_is_refused(run: PlannedRun, directory: RunDirectory) -> None:
+    assert repeated(run, record_of(directory), directory.history(), most=320).iterations == 20
     with pytest.raises(RunError, match="its first history lines are after more than 319 images"):
-        repeated(run, record_of(directory), directory.history())
+        repeated(run, record_of(directory), directory.history(), most=319)
 
 
 def test_rerun_that_does_not_fit_the_memory_is_refused(run: PlannedRun, directory: RunDirectory) -> None:

@@ -18,13 +18,14 @@ import torch._dynamo
 from paperbench.data.dataset import ImageDataset
 from paperbench.runs.checkpoints import Checkpoints
 from paperbench.runs.disk_space import format_bytes
+from paperbench.runs.lease import Lease
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Session
 from paperbench.runs.resume import Checkpoint
 from paperbench.runs.session import RunSession, Setting
 from paperbench.runs.store import RunDirectory, Store
-from paperbench.runs.worker import Incompatible, is_done, remaining
+from paperbench.runs.worker import Incompatible, Worker, is_done, remaining
 from paperbench.specs.recipe import Recipe
 from paperbench.specs.run_spec import Precision
 from paperbench.training import trainer as trainer_module
@@ -162,14 +163,15 @@ def test_error_during_save_loses_nothing(
     assert_same(train(run, tmp_path)[0], expected)
 
 
-def test_run_stops_at_next_step_after_lost_heartbeat(
-    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    leases = [Store(tmp_path).lease(run.id) for _ in range(2)]
-    coming = iter(leases)
-    monkeypatch.setattr(Store, "lease", lambda *_: next(coming))
+def test_run_stops_at_next_step_after_lost_heartbeat(run: PlannedRun, tmp_path: Path) -> None:
+    leases: list[Lease] = []
 
-    _, log = train(run, tmp_path, log=Log(lambda iteration: setattr(leases[0], "is_lost", iteration == 12)))
+    def new_session(run: PlannedRun, directory: RunDirectory, lease: Lease, setting: Setting) -> RunSession:
+        leases.append(lease)
+        return RunSession(run, directory, lease, setting)
+
+    log = Log(lambda iteration: setattr(leases[0], "is_lost", iteration == 12))
+    Worker(Store(tmp_path), Setting(CPU, Limits(), log), new_session=new_session).run_all([run])
     assert log.steps == [*range(1, 13), *range(9, 21)], "resumed, as nobody else trains it"
     assert "this process lost its lease on the run" in log.warnings[0]
 

@@ -22,7 +22,6 @@ from paperbench.data.imagenet.index import PhotoDataset
 from paperbench.errors import DataError, EngineError, Interrupted, PaperbenchError, RunError
 from paperbench.launch import Launch
 from paperbench.specs.recipe import BatchNormSettings, Drops, Evaluation, Recipe
-from paperbench.training import processes as processes_module
 from paperbench.training.evaluation import EvaluationMetrics, as_memory_allows
 from paperbench.training.metrics import TrainingMetrics
 from paperbench.training.processes import ALONE, Processes, refusal
@@ -261,11 +260,8 @@ def test_first_steps_of_an_engine_are_compared_and_leave_no_trace(
 
 
 @pytest.mark.parametrize("is_store", [False, True])
-def test_taken_port_is_told_at_once_in_all_processes(
-    is_store: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_taken_port_is_told_at_once_in_all_processes(is_store: bool, capfd: pytest.CaptureFixture[str]) -> None:
     """By a program that never answers, or by another launch."""
-    monkeypatch.setattr(processes_module, "ANSWER_SECONDS", 1.0)
     with socket.create_server(("", 0)) as silent:
         store = TCPStore("127.0.0.1", 0, is_master=True)
         store.set("7.1", "")
@@ -273,19 +269,18 @@ def test_taken_port_is_told_at_once_in_all_processes(
         with pytest.raises(PaperbenchError, match=r"Process 0 of 2 cannot reach.*already in use"):
             Processes(Launch(0, 2, 0, "127.0.0.1", port, "7.0"), CPU)
         launch = Launch(1, 2, 1, "127.0.0.1", port, "7.0")
-        process = multiprocessing.get_context("fork").Process(target=Processes, args=(launch, CPU))
+        process = multiprocessing.get_context("fork").Process(target=Processes, args=(launch, CPU, 1.0))
         process.start()
         process.join(60)
     assert process.exitcode == 1
     assert f"127.0.0.1:{port} is not process 0. Set MASTER_PORT" in capfd.readouterr().err
 
 
-def test_process_0_may_start_long_after_what_forwards_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_0_may_start_long_after_what_forwards_to_it() -> None:
     """A proxy accepts and closes; torch would ask ever less often, and take longer than process 0 may to answer."""
-    monkeypatch.setattr(processes_module, "ANSWER_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as proxy:
         launch = Launch(1, 2, 1, *proxy.getsockname())
-        process = multiprocessing.get_context("fork").Process(target=Processes, args=(launch, CPU))
+        process = multiprocessing.get_context("fork").Process(target=Processes, args=(launch, CPU, 0.2))
         process.start()
         for _ in range(2):
             proxy.accept()[0].close()
