@@ -489,7 +489,7 @@ class Plan:
         from paperbench.data.dataset import MissingDataset
         from paperbench.data.share import WHOLE
         from paperbench.runs.disk_space import format_bytes, run_files
-        from paperbench.training.engines import engine_candidates
+        from paperbench.training.engines import ENGINES, engine_candidates
         from paperbench.training.memory import memory_needed
 
         store, lacking = Store(self.selection.results), {run.id: iterations for run, iterations in self.remaining}
@@ -507,7 +507,7 @@ class Plan:
             if cost and to_do:
                 one = runs[0]
                 hours = sum(cost.seconds[run.id] for run in runs) / 3600
-                at_once = engine.kind.groups_at_once(one.recipe, WHOLE)
+                at_once = ENGINES[engine].groups_at_once(one.recipe, WHOLE)
                 gigabytes = memory_needed(one.net, one.recipe, one.spec.precision, one.side, at_once) / 1e9
                 costs = [*map(_short, (hours, gigabytes, sum(run_files(run)[1] for run in runs) / 1e9))]
             first, *others = runs[0].places
@@ -523,7 +523,7 @@ class Plan:
         if not lacking:
             work = "nothing to do" if self.training.stop_at else "all finished"
         precisions = {run.spec.precision for run in self.runs}
-        used = f"Device {self.device}, precision {', '.join(precisions)}, engine {engine.name}."
+        used = f"Device {self.device}, precision {', '.join(precisions)}, engine {engine}."
         sentences = [f"{n_runs}, {work}.", used]
         if cost:
             kind = "GPU" if self.device.type == "cuda" else "main"
@@ -712,7 +712,7 @@ def run(plan: Plan, observer: Observer | None = None, processes: Processes | Non
         raise PaperbenchError(error)
     from paperbench.report.progress import Progress
     from paperbench.runs.limits import Limits, stopping_on_signals
-    from paperbench.runs.session import Setting
+    from paperbench.runs.session import SessionSetting
     from paperbench.runs.worker import Worker
     from paperbench.training.device import OTHER_MACHINES_GPU
     from paperbench.training.processes import Processes
@@ -723,7 +723,7 @@ def run(plan: Plan, observer: Observer | None = None, processes: Processes | Non
     plan.check_processes(processes.count)
     observer = observer or Progress(plan.remaining, len(plan.runs), sys.stderr)
     processes.limits = limits = Limits(training.stop_at, training.max_seconds)
-    setting = Setting(plan.device, limits, observer, training.engine, processes)
+    setting = SessionSetting(plan.device, limits, observer, training.engine, processes)
     is_launched = processes.count > 1 or "PAPERBENCH_SAVED" in os.environ  # by the script of a Slurm job
     with stopping_on_signals(limits, is_launched=is_launched) if current_thread() is main_thread() else nullcontext():
         failed = Worker(Store(selection.results), setting, training.incompatible).run_all(plan.runs)
@@ -736,7 +736,7 @@ def assist(selection: Selection, training: TrainingOptions, processes: Processes
     """Train, as one of several processes but not number 0, what that one chooses; return the exit status it gives."""
     from paperbench.runs.limits import Limits, stopping_on_signals
     from paperbench.runs.observer import Observer
-    from paperbench.runs.session import Setting
+    from paperbench.runs.session import SessionSetting
     from paperbench.runs.worker import Worker
     from paperbench.training.device import choose_device
 
@@ -746,7 +746,7 @@ def assist(selection: Selection, training: TrainingOptions, processes: Processes
 
     device = choose_device(training.device, lambda _: None)
     processes.limits = limits = Limits(training.stop_at, training.max_seconds)
-    worker = Worker(Store(selection.results), Setting(device, limits, Observer(), training.engine, processes))
+    worker = Worker(Store(selection.results), SessionSetting(device, limits, Observer(), training.engine, processes))
     with stopping_on_signals(limits, is_launched=True):
         return worker.assist(processes.agreed(planned))
 

@@ -222,7 +222,7 @@ def main(command: str, file: str, *more: str) -> None:
     if command == "measure":
         device = torch.device(more[0])
         sizes = Sizes() if device.type == "cuda" else REHEARSAL
-        Measurement(path, device, float(more[1]), sizes).run(engine_candidates("auto", device)[0].name)
+        Measurement(path, device, float(more[1]), sizes).run(engine_candidates("auto", device)[0])
     elif command == "choose":
         print(choose(read(path), float(more[0])))
     else:

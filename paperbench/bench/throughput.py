@@ -57,7 +57,7 @@ def bench_variants(engines: Sequence[str], precisions: Sequence[str], device: to
     shipped = choose_precision(None, device)
     if not engines:
         engines = [name for name, kind in ENGINES.items() if kind.why_not(device) is None]
-    engines = [engine_candidates(name, device)[0].name for name in engines]
+    engines = [engine_candidates(name, device)[0] for name in engines]
     precisions = precisions or [name for name in PRECISIONS if name != "tf32" or shipped == "tf32"]
     precisions = [choose_precision(name, device) for name in dict.fromkeys(precisions)]
     return [

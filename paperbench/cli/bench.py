@@ -174,36 +174,37 @@ def _measure_scaling(args: argparse.Namespace, launch: Launch | None) -> int:
     from paperbench.training.device import choose_device, own_device
     from paperbench.training.engines import engine_candidates
     from paperbench.training.precision import choose_precision
-    from paperbench.training.processes import Processes, refusal
+    from paperbench.training.processes import Processes, refusal, together
 
-    device, status = choose_device(own_device(args.device, launch), _log), 2
+    device = choose_device(own_device(args.device, launch), _log)
     precision = choose_precision(args.precisions[0] if args.precisions else None, device)
-    engine = engine_candidates((args.engines or ["auto"])[0], device)[0].name
+    engine = engine_candidates((args.engines or ["auto"])[0], device)[0]
     names = list(dict.fromkeys(args.models or MODELS[device.type]))
     trainings = [scaling_training(name, args.batch_size, device) for name in names]
-    for one in trainings:
-        if problem := refusal(launch.count, one.net, one.recipe, one.dataset.num_train):
-            raise PaperbenchError(f"{one.name}: {problem}")
-    processes = Processes(launch, device)
-    try:
+
+    def check() -> None:
+        for one in trainings:
+            if problem := refusal(launch.count, one.net, one.recipe, one.dataset.num_train):
+                raise PaperbenchError(f"{one.name}: {problem}")
+
+    def work(processes: Processes) -> int:
+        processes.agreed(check)
         end = time.monotonic() + 60 * (args.minutes or float("inf"))
         nets: list[ScalingFigures] = []
         for one in trainings:
             now = time.monotonic()
             deadline = now + (end - now) / (len(names) - len(nets))
             how = engine, precision, processes, args.rounds or 7, args.seconds, deadline, _log
-            if not (figures := measure_scaling(one, *how)):
-                continue  # process 0 has them
-            nets.append(figures)
-            print(format_scaling(nets[-1]), end="\n\n", flush=True)
-            _write(args.json, ScalingReport(1, machine_facts(device), tuple(nets)))
+            if figures := measure_scaling(one, *how):
+                nets.append(figures)
+                print(format_scaling(figures), end="\n\n", flush=True)
+                _write(args.json, ScalingReport(1, machine_facts(device), tuple(nets)))
         if launch.rank:
             return int(processes.first_text())
         print(SCALING_LEGEND)
-        status = int(any(net.is_equal is False for net in nets))
-    finally:
-        processes.end(None if launch.rank else status)
-    return status
+        return int(any(net.is_equal is False for net in nets))
+
+    return together(launch, device, work)
 
 
 def _log(line: str) -> None:

@@ -193,7 +193,7 @@ def _divide(args: argparse.Namespace) -> int:
     has_crashed = any(status not in local.USUAL for status in statuses)
     if not is_cut_short and (has_crashed or (any(statuses) and not new)):  # nothing says what has failed
         outcome = replace(outcome, failed=outcome.remaining)
-    return conclude(outcome, say)
+    return report_outcome(outcome, say)
 
 
 def _failures(plan: Plan) -> dict[str, int]:
@@ -215,31 +215,25 @@ def _train(args: argparse.Namespace, processes: Processes | None = None) -> int:
     plan = processes.agreed(lambda: plan_of(args)) if processes else plan_of(args)
     _check_time(plan, args, processes.count if processes else 1)
     progress = Progress(plan.remaining, len(plan.runs), sys.stderr)
-    return conclude(api.run(plan, progress, processes), progress.say)
+    return report_outcome(api.run(plan, progress, processes), progress.say)
 
 
 def _train_together(args: argparse.Namespace, launch: Launch) -> int:
     """Train each run in all processes that torchrun or srun has started; this is one of them."""
     from paperbench import api
     from paperbench.training.device import choose_device, own_device
-    from paperbench.training.processes import Processes
+    from paperbench.training.processes import together
+
+    def work(processes: Processes) -> int:
+        if launch.rank == 0:
+            return _train(args, processes)
+        return api.assist(chosen(Selection, args), chosen(TrainingOptions, args), processes)
 
     args.device = own_device(args.device, launch)
-    processes, status = Processes(launch, choose_device(args.device, warn)), 2
-    try:
-        if launch.rank == 0:
-            status = _train(args, processes)
-        else:
-            status = api.assist(chosen(Selection, args), chosen(TrainingOptions, args), processes)
-    except PaperbenchError as error:
-        if launch.rank == 0 or not processes.all_have(error):
-            raise  # else process 0 prints it
-    finally:
-        processes.end(None if launch.rank else status)
-    return status
+    return together(launch, choose_device(args.device, warn), work)
 
 
-def conclude(outcome: Outcome, say: Callable[[str], None]) -> int:
+def report_outcome(outcome: Outcome, say: Callable[[str], None]) -> int:
     """Print what is left to do, and the table; return the exit status."""
     left, failed = len(outcome.remaining), len(outcome.failed)
     for complaint in outcome.judged.left_out:

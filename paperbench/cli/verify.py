@@ -177,7 +177,7 @@ def _describe_retest(retest: Retest, device: torch.device) -> str:
     from paperbench.runs.rerun import LOSS_TOLERANCE
 
     how = f", {retest.evaluation}" if retest.evaluation else ""
-    text = f"{retest.run}, its saved net on {device}{how}: "
+    text = f"{retest.run}, {retest.what} on {device}{how}: "
     if retest.is_identical:
         return text + f"{', '.join(retest.changed)} and test loss equal the recorded ones, bit for bit."
     (first, changed), *others = retest.changed.items()

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 
 from paperbench.catalogue import DATASETS
 from paperbench.compare.evidence import Conditions, Evidence, GroupFacts, RunFacts, errors_of
-from paperbench.compare.failures import MIN_RUNS, FailureCount, count_failures, median_fails
+from paperbench.compare.failures import MIN_RUNS_TO_JUDGE, FailureCount, count_failures, median_fails
 from paperbench.compare.noise import NO_PRIOR, Prior
 from paperbench.compare.responses import Responses
 from paperbench.compare.statistics import ANALYSES, FIRST_ALPHA, Contrast, compute_contrast
@@ -243,7 +243,7 @@ class _Assessor:
                 break
         if does_fail is False and DATASETS[dataset].fail_above is None:
             return None, count, f"the paper does not define failing on {DATASETS[dataset].title}"
-        minimum = f", minimum {MIN_RUNS}" if len(group.first(self._planned)) < MIN_RUNS else ""
+        minimum = f", minimum {MIN_RUNS_TO_JUDGE}" if len(group.first(self._planned)) < MIN_RUNS_TO_JUDGE else ""
         return does_fail, count, f"{_name(key)}: too few runs: {group.progress(self._planned)}{minimum}"
 
     def _obstacle(self) -> str:

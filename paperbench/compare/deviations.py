@@ -123,7 +123,7 @@ def _flat(values: dict[str, Any], path: str = "") -> Iterable[tuple[str, Any]]:
     """Yield values with their dotted names."""
     for key, value in values.items():
         if isinstance(value, dict):
-            yield from _flat(value, f"{key}.")
+            yield from _flat(value, f"{path}{key}.")
         else:
             yield f"{path}{key}", value
 

@@ -18,7 +18,7 @@ from typing import Any, get_args
 import numpy as np
 
 from paperbench.compare.failures import is_failure
-from paperbench.compare.noise import MIN_RUNS, NO_PRIOR, Prior, prior_from_others, variance_of
+from paperbench.compare.noise import MIN_RUNS_OF_NOISE, NO_PRIOR, Prior, prior_from_others, variance_of
 from paperbench.errors import count
 from paperbench.options import Selection, TrainingOptions, command
 from paperbench.runs.external import ExternalResult
@@ -294,7 +294,7 @@ class Evidence:
             if key is None or group is None or (cell.dataset_in(self.profile), cell.column.metric) != (dataset, metric):
                 continue
             numbers = [number * self.planned for number in range(analysis, 0, -1)]
-            complete = [errors for n in numbers if len(errors := errors_of(group.first(n))) == n >= MIN_RUNS]
+            complete = [errors for n in numbers if len(errors := errors_of(group.first(n))) == n >= MIN_RUNS_OF_NOISE]
             errors = complete[0] if complete else []
             if errors and not any(is_failure(error, dataset) for error in errors):
                 yield key, (variance_of(errors, cell.resolution), len(errors) - 1)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from paperbench.catalogue import DATASETS
 
-MIN_RUNS = 3
+MIN_RUNS_TO_JUDGE = 3
 """Minimum number of runs for a verdict on whether a net fails."""
 
 
@@ -56,9 +56,9 @@ def median_fails(errors: Sequence[float], planned: int, dataset: str) -> bool | 
         errors: Test errors of the planned runs that have ended.
 
     Returns:
-        None while the remaining runs could change the answer, or if fewer than `MIN_RUNS` have ended.
+        None while the remaining runs could change the answer, or if fewer than `MIN_RUNS_TO_JUDGE` have ended.
     """
-    if len(errors) < MIN_RUNS:
+    if len(errors) < MIN_RUNS_TO_JUDGE:
         return None
     if len(errors) == planned:
         return is_failure(statistics.median(errors), dataset)

@@ -39,7 +39,7 @@ else:
 
     Value = TypeVar("Value", bound=float)  # as in JSON: pydantic takes the bound
 
-MIN_RUNS = 3
+MIN_RUNS_OF_NOISE = 3
 """Minimum number of runs of a cell that contributes its noise or borrows that of others."""
 
 MIN_OTHERS = 3
@@ -137,7 +137,7 @@ def estimate_noise(variance: Value, runs: int, published_std: Number | None, pub
         ValueError: The published standard deviation is not positive or not of several runs.
     """
     if published_std is None:
-        return Noise(variance**0.5, runs - 1.0, "ours", 0.0, 0.0) if runs >= MIN_RUNS else None
+        return Noise(variance**0.5, runs - 1.0, "ours", 0.0, 0.0) if runs >= MIN_RUNS_OF_NOISE else None
     if not (np.all((published_std > 0) & (published_std < math.inf)) and published_runs >= 2):
         raise ValueError(f"not a standard deviation of {published_runs} runs: {published_std}")
     if runs < 2:

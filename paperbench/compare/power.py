@@ -18,7 +18,15 @@ from numpy.typing import NDArray
 from paperbench.compare.claims import decide_claim, p_values, parts
 from paperbench.compare.comparison import Comparison
 from paperbench.compare.evidence import errors_of
-from paperbench.compare.noise import MIN_RUNS, NO_PRIOR, Floats, Number, Prior, estimate_noise, prior_from_others
+from paperbench.compare.noise import (
+    MIN_RUNS_OF_NOISE,
+    NO_PRIOR,
+    Floats,
+    Number,
+    Prior,
+    estimate_noise,
+    prior_from_others,
+)
 from paperbench.compare.statistics import ANALYSES, difference_interval, median_variance, outcomes
 from paperbench.compare.verdicts import CellFacts
 from paperbench.errors import PaperbenchError
@@ -76,7 +84,7 @@ def priors_of(samples: Sequence[Floats], targets: Sequence[Target]) -> list[Prio
     found: list[Prior[Any]] = [NO_PRIOR] * len(samples)
     kinds = [(target.dataset, target.metric) for target in targets]
     for kind in set(kinds):
-        cells = [i for i, sample in enumerate(samples) if kinds[i] == kind and sample.shape[-1] >= MIN_RUNS]
+        cells = [i for i, sample in enumerate(samples) if kinds[i] == kind and sample.shape[-1] >= MIN_RUNS_OF_NOISE]
         if cells:
             variances = np.stack([_variance(samples[i], targets[i]) for i in cells], axis=-1)
             values = prior_from_others(variances, np.array([samples[i].shape[-1] - 1.0 for i in cells]))

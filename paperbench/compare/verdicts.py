@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from paperbench.compare.evidence import Evidence, GroupFacts, RunFacts, errors_of
-from paperbench.compare.failures import MIN_RUNS, FailureCount, count_failures, is_failure, median_fails
+from paperbench.compare.failures import MIN_RUNS_TO_JUDGE, FailureCount, count_failures, is_failure, median_fails
 from paperbench.compare.noise import Noise, Prior, estimate_noise, variance_of
 from paperbench.compare.statistics import (
     ANALYSES,
@@ -243,7 +243,7 @@ def _assess_group(cell: Cell, setting: Setting, group: GroupFacts | None, eviden
     if not found:
         return _assess_incomplete(cell, group, planned)
     decisive = next((one for one in found if one.verdict != "underpowered"), found[-1])
-    can_be_extended = 2 * planned >= MIN_RUNS or decisive.interval is not None
+    can_be_extended = 2 * planned >= MIN_RUNS_TO_JUDGE or decisive.interval is not None
     if decisive.verdict == "underpowered" and len(found) == 1 and can_be_extended:
         ended = f" ({len(group.ended)} have ended)" if len(group.ended) > planned else ""
         return replace(decisive, reason=f"{decisive.reason}; extend to {2 * planned} runs{ended}")
@@ -286,7 +286,7 @@ def _analyse(cell: Cell, errors: Sequence[float], number: int, level: float, pri
     if does_fail or (does_fail is False and published is None):
         return _assess_failures(cell, does_fail, count, number)
     if published is None or is_failure(statistics.median(errors), cell.dataset):
-        return _Assessment("underpowered", f"too few runs: {count}, minimum {MIN_RUNS}", number)
+        return _Assessment("underpowered", f"too few runs: {count}, minimum {MIN_RUNS_TO_JUDGE}", number)
     if any(map(math.isinf, errors)):
         return _Assessment("underpowered", f"unstable: {count}", number)
     published_std, runs = cell.expected.std, len(errors)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from paperbench.compare.noise import MIN_RUNS
+from paperbench.compare.noise import MIN_RUNS_OF_NOISE
 from paperbench.compare.power import WORSE_BY, CellOutlook, NextRuns, Outlook
 from paperbench.compare.statistics import FIRST_ALPHA
 from paperbench.errors import count
@@ -54,7 +54,7 @@ def _cells(outlook: Outlook) -> Iterator[str]:
     planned, total = outlook.planned, sum(len(one.cells) for one in outlook.cells)
     rows = []
     for one in sorted(outlook.cells, key=lambda one: len(one.cells)):
-        is_possible = [one.target.published_std is not None or n * planned >= MIN_RUNS for n in (1, 2)]
+        is_possible = [one.target.published_std is not None or n * planned >= MIN_RUNS_OF_NOISE for n in (1, 2)]
         is_beyond = one.target.tolerance < WORSE_BY
         rows.append(
             (
@@ -68,13 +68,13 @@ def _cells(outlook: Outlook) -> Iterator[str]:
     grid = Grid(("cells", "tol.", "reproduced", "worse", "false"), tuple(rows), ("left", *("right",) * 4))
     yield f"Cells: chance in percent of each verdict after {planned} / {2 * planned} runs\n{as_text(grid)}"
     within = any(one.target.tolerance >= WORSE_BY for one in outlook.cells)
-    too_few = planned < MIN_RUNS and any(one.target.published_std is None for one in outlook.cells)
+    too_few = planned < MIN_RUNS_OF_NOISE and any(one.target.published_std is None for one in outlook.cells)
     yield paragraph(
         "tol.: tolerance, in points. reproduced: if our true error is the paper's. "
         f"worse: if it is higher by {WORSE_BY:g} point{' (-: within the tolerance)' if within else ''}. "
         "false: a difference as large as the tolerance called reproduced, or called worse or better, whichever is "
         f"more frequent; at most {FIRST_ALPHA:.0%} by design, averaged over cells."
-        + (f" -: no verdict, as fewer than {MIN_RUNS} runs need a published std." if too_few else "")
+        + (f" -: no verdict, as fewer than {MIN_RUNS_OF_NOISE} runs need a published std." if too_few else "")
         + (" A line has the cells with the same data set and kind of published number." if len(rows) < total else "")
     )
 

@@ -27,7 +27,7 @@ from paperbench.runs.planning import needed_datasets
 from paperbench.runs.record import Environment
 from paperbench.specs.table import Table
 from paperbench.training.device import CUDA_ERRORS, choose_device, gpu_problem
-from paperbench.training.engines import engine_candidates, ways_to_train
+from paperbench.training.engines import engine_candidates, ways_to_train, why_best
 from paperbench.training.memory import memory_free
 from paperbench.training.precision import choose_precision
 
@@ -175,13 +175,12 @@ def _choose(table: Table, found: Diagnosis) -> None:
         for cell in table.cells()
         for setting in cell.settings
     ]
-    choices = engine_candidates("auto", device)
     net, recipe = max(trainings, key=lambda training: _activations(training[0]))
-    ways = ways_to_train(net, recipe, precision, None, [one.name for one in choices], WHOLE)
+    ways = ways_to_train(net, recipe, precision, None, engine_candidates("auto", device), WHOLE)
     fastest, free = next(ways), memory_free(device)
     found.choices.append((table.id, precision, fastest.engine, format_bytes(fastest.needed)))
     found.reasons.append(f"{precision}: what {table.id} asks for" if own else f"{precision}: the default on {device}")
-    found.reasons.append(f"{fastest.engine}: {choices[0].reason}")
+    found.reasons.append(f"{fastest.engine}: {why_best('auto', device)}")
     if free is None or fastest.needed <= free:
         return
     needed = min([fastest.needed, *(way.needed for way in ways)])

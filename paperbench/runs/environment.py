@@ -40,7 +40,7 @@ class Facts:
     def of(cls, device: torch.device) -> Facts:
         return cls(code_facts(), environment_facts(device))
 
-    def share_a_machine(self, processes: Processes) -> bool:
+    def have_equal_machines(self, processes: Processes) -> bool:
         """Whether processes have equal machines. Those with other code or packages than process 0 are an error."""
         first = from_json(Facts, processes.first_text(to_json(self)))
 

@@ -84,9 +84,10 @@ class Rerun:
 
 @dataclass(frozen=True)
 class Retest:
-    """The outcome of testing the saved net of a run again in one way.
+    """The outcome of testing a saved net of a run again in one way.
 
     Attributes:
+        what: The net: "its saved net", or "its last checkpoint, finished again".
         evaluation: None for whole images.
         images: Size of the test set.
         is_same_machine: As for `Rerun`, with the machine of the last session.
@@ -96,6 +97,7 @@ class Retest:
     """
 
     run: str
+    what: str
     evaluation: Evaluation | None
     images: int
     is_same_machine: bool
@@ -179,42 +181,48 @@ def rerun_prefix(
 
 
 def retest(record: Record, directory: RunDirectory, dataset: Dataset, device: torch.device) -> list[Retest]:
-    """Test the saved net of a finished run, or that of its last checkpoint, in all its ways, as it was tested.
+    """Test the saved nets of a run in all its ways, as it was tested: those of its weights and of its last checkpoint.
+
+    After the checkpoint, BN's statistics are averaged again, unless there are weights and too many training images.
 
     Returns:
         Nothing for diverged runs.
     """
     result, environment = record.result, record.sessions[-1].environment
-    file = directory.weights_file
-    saved = file if result and file.exists() else directory.named_checkpoint(record)
+    file, checkpoint = directory.weights_file, directory.named_checkpoint(record)
+    saved: dict[str, Path | CheckpointFile] = {"its saved net": file} if result and file.exists() else {}
+    if checkpoint and not (saved and dataset.num_train > MAX_IMAGES):
+        saved["its last checkpoint, finished again"] = checkpoint
     if not saved:
         raise RunError("it kept neither weights nor a last checkpoint, so its result rests on its record.")
     if record.divergence and not record.broke_in_test:
         return []
-    tested = evaluate_saved_net(record, saved, dataset, device)
+    tested = {what: evaluate_saved_net(record, net, dataset, device) for what, net in saved.items()}
     with _computing_like(environment, device):
         is_same_machine = _is_same_machine(environment_facts(device), environment, device)
     if result is None:
-        if is_same_machine and all(math.isfinite(one.loss) for one in tested):
+        if is_same_machine and all(math.isfinite(one.loss) for metrics in tested.values() for one in metrics):
             raise DisprovedError(f"{record.run} did not diverge in its last test: the net of its checkpoint passes it.")
         return []
     recorded: list[tuple[Evaluation | None, dict[str, float], float]] = [
         (one.evaluation, {"top-1 error": one.top1, "top-5 error": one.top5}, one.loss) for one in result.evaluations
     ] or [(None, {"test error": result.test_error}, result.test_loss)]
     found = []
-    for (evaluation, errors, loss), again in zip(recorded, tested, strict=True):
-        new = dict(zip(errors, (again.error, again.top5_error), strict=False))
-        found.append(
-            Retest(
-                run=record.run,
-                evaluation=evaluation,
-                images=dataset.num_test,
-                is_same_machine=is_same_machine,
-                is_identical=(new, again.loss) == (errors, loss),
-                changed={name: round(abs(new[name] - errors[name]) * dataset.num_test / 100) for name in errors},
-                deviation=_deviation(loss, again.loss),
+    for what, metrics in tested.items():
+        for (evaluation, errors, loss), again in zip(recorded, metrics, strict=True):
+            new = dict(zip(errors, (again.error, again.top5_error), strict=False))
+            found.append(
+                Retest(
+                    run=record.run,
+                    what=what,
+                    evaluation=evaluation,
+                    images=dataset.num_test,
+                    is_same_machine=is_same_machine,
+                    is_identical=(new, again.loss) == (errors, loss),
+                    changed={name: round(abs(new[name] - errors[name]) * dataset.num_test / 100) for name in errors},
+                    deviation=_deviation(loss, again.loss),
+                )
             )
-        )
     return found
 
 

@@ -19,7 +19,7 @@ from paperbench.models import ResidualNet
 from paperbench.runs.checkpoints import CheckpointFile, DamagedCheckpointError
 from paperbench.runs.history import History, HistoryLine
 from paperbench.runs.planning import PlannedRun
-from paperbench.runs.record import Divergence, Record, Session, major_version, make_up
+from paperbench.runs.record import Divergence, Session, major_version, make_up
 from paperbench.runs.store import RunDirectory
 from paperbench.specs.recipe import Recipe
 from paperbench.tensor_file import TensorFileError, check_fit, read_tensor_file, tensor_file_bytes
@@ -144,9 +144,7 @@ def tensors_of(net: Net) -> Mapping[str, Tensor]:
         return ResidualNet(net).state_dict()
 
 
-def newest_checkpoint(
-    run: PlannedRun, directory: RunDirectory, record: Record | None, warn: Callable[[str], None]
-) -> Checkpoint | None:
+def newest_checkpoint(run: PlannedRun, directory: RunDirectory, warn: Callable[[str], None]) -> Checkpoint | None:
     """Return the newest undamaged checkpoint of a run, or None if the run has not saved one yet.
 
     Damaged checkpoints are set aside, and `warn` is called with a message for each.
@@ -163,7 +161,7 @@ def newest_checkpoint(
         if checkpoints.damaged():
             warn(f"resuming from {file.path.name}.")
         return checkpoint
-    logged = None
+    record, logged = directory.read_record(), None
     with suppress(RunError):
         logged = History.read(directory.history_file).last
     is_complete = logged and logged.iteration >= run.recipe.iterations

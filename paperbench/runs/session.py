@@ -29,7 +29,7 @@ from paperbench.runs.resume import Checkpoint, CheckpointFacts, change_of_roundi
 from paperbench.runs.store import RunDirectory
 from paperbench.runs.weights import weights_bytes
 from paperbench.streams import Clock
-from paperbench.training.engines import EngineChoice, Way, engine_candidates
+from paperbench.training.engines import Way, engine_candidates, why_best
 from paperbench.training.memory import memory_free
 from paperbench.training.processes import ALONE, Processes
 from paperbench.training.soundness import sound_trainer
@@ -41,7 +41,7 @@ _SLOW_PERIODS = 2
 
 
 @dataclass(frozen=True)
-class Setting:
+class SessionSetting:
     """What the sessions of a command have in common.
 
     Attributes:
@@ -74,7 +74,7 @@ class RunSession:
 
     _newest: CheckpointFile
 
-    def __init__(self, run: PlannedRun, directory: RunDirectory, lease: Lease, setting: Setting) -> None:
+    def __init__(self, run: PlannedRun, directory: RunDirectory, lease: Lease, setting: SessionSetting) -> None:
         self.run, self.directory, self._lease = run, directory, lease
         self._limits, self._observer, self._processes = setting.limits, setting.observer, setting.processes
         self._setting, self._clock = setting, setting.clock
@@ -92,12 +92,11 @@ class RunSession:
         self._test_seconds: float | None = None
         self._slow_periods = 0
 
-    def train(self, way: Way, record: Record | None) -> Iterator[int]:
+    def train(self, way: Way) -> Iterator[int]:
         """Train to the run's end or to a limit, save, and test a run that is complete. Pause after each iteration.
 
         Args:
             way: The way to train that fits into the memory; its engine may be slower than the best one.
-            record: The run's record, if it exists.
 
         Yields:
             The number of iterations done.
@@ -105,7 +104,7 @@ class RunSession:
         Raises:
             Interrupted: A signal arrived before the first iteration; there is nothing to save.
         """
-        why = self._begin(way, record)
+        why = self._begin(way)
         with closing(self.trainer), closing(self.directory):
             self._observer.started(self.run, self.trainer.iteration, self._last, self._engine, why)
             try:
@@ -132,27 +131,27 @@ class RunSession:
 
     # Build and resume
 
-    def _begin(self, way: Way, record: Record | None) -> str:
+    def _begin(self, way: Way) -> str:
         """Build the trainer, load the newest checkpoint, and begin the history; return why this engine was chosen."""
         run, processes = self.run, self._processes
-        checkpoint = processes.lead(partial(newest_checkpoint, run, self.directory, record, self._warn))
+        checkpoint = processes.lead(partial(newest_checkpoint, run, self.directory, self._warn))
         if text := processes.first_text(to_json(checkpoint.facts) if checkpoint else ""):
             facts = from_json(CheckpointFacts, text)
             self._earlier, self.history = merged(facts.sessions), list(facts.history)
             self.best_test_error, self.divergence = facts.best_test_error, facts.divergence
-        engine, self.trainer, problems = self._sound_trainer(way)
-        self._engine, self._fallback = engine.name, "; ".join(problems) or None
+        self._engine, self.trainer, problems = self._sound_trainer(way)
+        self._fallback = "; ".join(problems) or None
         if text:
             processes.lead(partial(load_into, self.trainer, checkpoint, self.directory))
-            self.trainer.share_state()
+            self.trainer.take_over_state()
             if change := change_of_rounding(*self._sessions()[-2:]):
                 self._warn(change)
         processes.lead(self.directory.clear_leftovers)
         processes.lead(partial(self.directory.write_history, self.history))
         self._saved_at = self._clock()
-        return self._fallback or engine.reason
+        return self._fallback or why_best(self._setting.engine, self._setting.device)
 
-    def _sound_trainer(self, way: Way) -> tuple[EngineChoice, Trainer, list[str]]:
+    def _sound_trainer(self, way: Way) -> tuple[str, Trainer, list[str]]:
         """Return the engine of `way` or a slower one, a new trainer with it, and why faster ones are not used."""
         run, device, processes = self.run, self._setting.device, self._processes
         self._facts = Facts.of(device)
@@ -170,7 +169,7 @@ class RunSession:
             ),
             device,
             processes,
-            is_mixed=not self._facts.share_a_machine(processes),
+            machines_differ=not self._facts.have_equal_machines(processes),
             announce=lambda engine: self._observer.checking(run, engine, processes.count),
             warn=self._warn,
         )

@@ -15,7 +15,7 @@ from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Record
 from paperbench.runs.resume import ResumeError
-from paperbench.runs.session import RunSession, Setting
+from paperbench.runs.session import RunSession, SessionSetting
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.training.engines import ENGINES, REFERENCE, Way, engine_candidates, ways_to_train
 from paperbench.training.memory import is_out_of_memory, release_memory
@@ -77,9 +77,9 @@ class Worker:
     def __init__(
         self,
         store: Store,
-        setting: Setting,
+        setting: SessionSetting,
         incompatible: Incompatible = "refuse",
-        new_session: Callable[[PlannedRun, RunDirectory, Lease, Setting], RunSession] = RunSession,
+        new_session: Callable[[PlannedRun, RunDirectory, Lease, SessionSetting], RunSession] = RunSession,
     ) -> None:
         self._store, self._setting, self._incompatible, self._new_session = store, setting, incompatible, new_session
         self._limits, self._observer, self._processes = setting.limits, setting.observer, setting.processes
@@ -105,7 +105,7 @@ class Worker:
             try:
                 with self._processes.in_step():
                     run = self._processes.agreed(lambda: known(turn.run))  # noqa: B023
-                    self._session(run, self._store.lease(turn.run), turn.way, None)
+                    self._session(run, self._store.lease(turn.run), turn.way)
             except Exception as error:
                 if not self._processes.all_have(error):
                     raise
@@ -227,7 +227,7 @@ class Worker:
         """
         free = self._setting.memory_free(self._device)
         free = sys.maxsize if free is None else free
-        engines = [one.name for one in engine_candidates(self._setting.engine, self._device)]
+        engines = engine_candidates(self._setting.engine, self._device)
         ways = ways_to_train(run.net, run.recipe, run.spec.precision, run.side, engines, self._processes.share)
         fastest = way = next(ways)
         while way.needed > free and (other := next(ways, None)):
@@ -267,24 +267,24 @@ class Worker:
         try:
             record = self._read_record(run, directory)
             if record is None or not _is_to_restart(record, self._incompatible):
-                return self._lead(run, lease, way, record)
+                return self._train_together(run, lease, way)
         except (RecordError, ResumeError):
             if self._incompatible != "restart":
                 raise
         # After the handler, so that the session that failed to resume is freed before another is made.
         self._observer.warned(run, f"restarts; its old files are now in {directory.supersede()}.")
-        return self._lead(run, lease, way, None)
+        return self._train_together(run, lease, way)
 
-    def _lead(self, run: PlannedRun, lease: Lease, way: Way, record: Record | None) -> None:
-        """Train a run in a new session, together with the other processes if there are any."""
+    def _train_together(self, run: PlannedRun, lease: Lease, way: Way) -> None:
+        """Train a run in a new session, with the other processes if there are any; they do so in `assist`."""
         self._processes.first_text(to_json(Turn(run.id, way)))
         with self._processes.in_step():
             self._processes.agreed(lambda: None)  # that all know the run
-            self._session(run, lease, way, record)
+            self._session(run, lease, way)
 
-    def _session(self, run: PlannedRun, lease: Lease, way: Way, record: Record | None) -> None:
+    def _session(self, run: PlannedRun, lease: Lease, way: Way) -> None:
         session = self._new_session(run, self._store.directory(run.id, lease.check), lease, self._setting)
-        for _ in session.train(way, record):
+        for _ in session.train(way):
             pass
 
     def _read_record(self, run: PlannedRun, directory: RunDirectory) -> Record | None:

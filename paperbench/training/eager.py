@@ -10,7 +10,7 @@ class EagerEngine:
     """Runs a step one operation after another."""
 
     def __init__(self, parts: Parts) -> None:
-        self._parts, self._step = parts, parts.step([DirectModel(parts.model)])
+        self._parts, self._step = parts, parts.new_step([DirectModel(parts.model)])
 
     def step(self, iteration: int) -> None:
         parts = self._parts

@@ -57,7 +57,7 @@ class Parts:
         before = self.recipe.images_before
         return before(iteration + 1, self.images) - before(iteration, self.images)
 
-    def step(self, workings: Sequence[DirectModel], **how: Any) -> TrainingStep:
+    def new_step(self, workings: Sequence[DirectModel], **how: Any) -> TrainingStep:
         """Return the computation of a step on the net or on copies of it; see `TrainingStep` for the arguments."""
         own = self.optimiser, self.metrics, self.recipe, self.feed, self.precision, self.processes
         return TrainingStep(workings, *own, **how)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
@@ -62,19 +61,7 @@ def is_bit_equal(engine: str) -> bool:
     return engine in {*ENGINES, "streams"}
 
 
-@dataclass(frozen=True)
-class EngineChoice:
-    """An engine and the reason for its choice."""
-
-    name: str
-    reason: str
-
-    @property
-    def kind(self) -> EngineKind:
-        return ENGINES[self.name]
-
-
-def engine_candidates(wanted: str, device: torch.device, earlier: str | None = None) -> list[EngineChoice]:
+def engine_candidates(wanted: str, device: torch.device, earlier: str | None = None) -> list[str]:
     """Return the engines to try for a run, best first. Only "auto" on a GPU gives more than one.
 
     Args:
@@ -89,16 +76,19 @@ def engine_candidates(wanted: str, device: torch.device, earlier: str | None = N
             raise PaperbenchError(f"Unknown engine {wanted!r}. {nearest(wanted, ['auto', *ENGINES])}")
         if why_not := ENGINES[wanted].why_not(device):
             raise PaperbenchError(f"Engine {wanted}: {why_not}. Use `--engine auto`.")
-        return [EngineChoice(wanted, "as requested")]
+        return [wanted]
     if earlier is not None and not is_bit_equal(earlier):
         raise RunError(
             f"The run was last trained with engine {earlier}, which this version does not have: others round "
             f"differently. To continue it with another engine, name one, such as `--engine {REFERENCE}`; the record "
             "will list both."
         )
-    best, *others = [name for name, kind in reversed(ENGINES.items()) if not kind.why_not(device)]
-    reason = f"the fastest on a {'GPU' if device.type == 'cuda' else 'CPU'}"
-    return [EngineChoice(best, reason), *(EngineChoice(name, "the faster engine failed") for name in others)]
+    return [name for name, kind in reversed(ENGINES.items()) if not kind.why_not(device)]
+
+
+def why_best(wanted: str, device: torch.device) -> str:
+    """Return why the first of the candidates is the first."""
+    return "as requested" if wanted != "auto" else f"the fastest on a {'GPU' if device.type == 'cuda' else 'CPU'}"
 
 
 @typed

@@ -157,7 +157,7 @@ def build(parts: Parts) -> Engine:
     recipe, capture = parts.recipe, parts.capture(parts.feed.device)
     first = WorkingCopy(parts.model, bf16_weights=parts.precision == "bf16")
     workings = [first, *(first.twin() for _ in range(1, groups_at_once(recipe, parts.processes.share)))]
-    step = parts.step(workings, run=capture.side_by_side if len(workings) > 1 else in_turn)
+    step = parts.new_step(workings, run=capture.side_by_side if len(workings) > 1 else in_turn)
     tensors = parts.model.parameters(), parts.model.buffers(), parts.optimiser.momentum, parts.metrics.tensors()
     state = list(chain.from_iterable(tensors))
     graph = GraphEngine(step, parts.feed, recipe.iterations, state, capture, parts.processes)

@@ -64,7 +64,7 @@ class MetricAccumulator:
         self._wrong.copy_(state["wrong"])
         self._images = int(state["images"])
 
-    def share(self, processes: Processes) -> None:
+    def take_over(self, processes: Processes) -> None:
         """Take over the sums of process 0, in all processes."""
         for one in self.tensors():
             processes.broadcast([one])

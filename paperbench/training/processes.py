@@ -87,7 +87,7 @@ class Processes:
         self.rank, self.count = (launch.rank, launch.count) if launch else (0, 1)
         self.share = Share(self.rank, self.count)
         self.limits: _Stoppable | None = None
-        self._loss: str | None = None
+        self._lost: str | None = None
         self._silence = dict.fromkeys(range(self.count), 0.0)
         self._has_ended = threading.Event()
         if launch and device:
@@ -137,7 +137,7 @@ class Processes:
 
     def _text_from(self, rank: int, own: bytes, length: int) -> str:
         values = torch.tensor(list(own.ljust(length)[:length]), dtype=torch.uint8)
-        with self._losses_reported():
+        with self._reporting_lost():
             dist.broadcast(values, rank, group=self._hosts)
         return bytes(values.tolist()).decode(errors="replace")
 
@@ -146,7 +146,7 @@ class Processes:
         if self.count == 1:
             return list(flags)
         numbers = torch.tensor([(self.limits and self.limits.signal) or 0, *flags])
-        with self._losses_reported():
+        with self._reporting_lost():
             dist.all_reduce(numbers, dist.ReduceOp.MAX, group=self._hosts)
         signal, *found = numbers.tolist()
         if signal and self.limits and not self.limits.signal:
@@ -160,7 +160,7 @@ class Processes:
             yield
         except BaseException as error:
             if not self.all_have(error):
-                self._loss = self._loss or f"Process {self.rank} has left the others. {_RESUME}"
+                self._lost = self._lost or f"Process {self.rank} has left the others. {_RESUME}"
             raise
 
     def end(self, status: int | None = None) -> None:
@@ -179,7 +179,7 @@ class Processes:
                 self._has_ended.set()
                 for thread in self._threads:  # Python's exit would abort in one that is in the store
                     thread.join(2 * BEAT_SECONDS)
-                if not self._loss:
+                if not self._lost:
                     dist.destroy_process_group()
 
     def agreed(self, work: Callable[[], Result]) -> Result:
@@ -236,7 +236,7 @@ class Processes:
 
     def _all_numbers(self, number: int, group: Any) -> list[int]:
         numbers = torch.zeros(self.count, dtype=torch.int64)
-        with self._losses_reported():
+        with self._reporting_lost():
             dist.all_gather_into_tensor(numbers, torch.tensor([number]), group=group)
         found: list[int] = numbers.tolist()
         return found
@@ -264,7 +264,7 @@ class Processes:
         if self.count == 1 or not tensors:
             return
         flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
-        with self._losses_reported(), torch.no_grad():
+        with self._reporting_lost(), torch.no_grad():
             dist.broadcast(flat, 0)
             for tensor, values in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
                 tensor.copy_(values.view(tensor.shape))
@@ -274,7 +274,7 @@ class Processes:
         if self.count == 1:
             return rows
         found = rows.new_empty(self.count * len(rows), rows.shape[1])
-        with self._losses_reported():
+        with self._reporting_lost():
             dist.all_gather_into_tensor(found, rows)
         return found
 
@@ -329,7 +329,7 @@ class Processes:
         """
         if self.count == 1:
             return tensors
-        with self._losses_reported():
+        with self._reporting_lost():
             torch._foreach_copy_(self._views, tensors)
             dist.all_to_all_single(self._received, self._sent)
             sums = TreeSum()
@@ -338,20 +338,20 @@ class Processes:
             dist.all_gather_into_tensor(self._sent.view(-1), sums.total()[0])
         return self._views
 
-    # Losses
+    # Lost processes
 
     @contextmanager
-    def _losses_reported(self) -> Iterator[None]:
+    def _reporting_lost(self) -> Iterator[None]:
         """Turn torch's errors about unreachable processes into ours, after which no process is waited for again."""
-        if self._loss:
-            raise ProcessLostError(self._loss)
+        if self._lost:
+            raise ProcessLostError(self._lost)
         try:
             yield
         except RuntimeError as error:
             reason = one_line(str(error).partition("\n")[0])[:300]
             what = "The memory ran out between processes" if is_out_of_memory(error) else "Another process has ended"
-            self._loss = f"{what} ({reason}). {_RESUME}"
-            raise ProcessLostError(self._loss) from error
+            self._lost = f"{what} ({reason}). {_RESUME}"
+            raise ProcessLostError(self._lost) from error
 
     def _beat(self, store: TCPStore) -> None:
         """Give signs of life, and note those of the others."""
@@ -399,6 +399,22 @@ def _wait_for_listener(launch: Launch) -> None:
 
 
 _RESUME = "The last checkpoint is kept; the same command resumes from it."
+
+
+def together(launch: Launch, device: torch.device, work: Callable[[Processes], int]) -> int:
+    """Do the work of a command with other processes; return its exit status. What all find wrong, process 0 tells."""
+    processes, status = Processes(launch, device), None
+    try:
+        status = work(processes)
+    except Exception as error:
+        status = 2
+        if launch.rank == 0 or not processes.all_have(error):
+            raise
+        with suppress(ProcessLostError):
+            processes.first_text()  # a launcher stops all when one ends, so process 0 comes first
+    finally:
+        processes.end(None if launch.rank else status)
+    return status
 
 
 def refusal(number: int, net: Net, recipe: Recipe, images: int) -> str | None:

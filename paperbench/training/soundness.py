@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
 
 import torch
 from torch import Tensor
 
 from paperbench.errors import DataError, EngineError, Interrupted, RunError, summarize_error, without_paths
-from paperbench.training.engines import REFERENCE, EngineChoice
+from paperbench.training.engines import REFERENCE
 from paperbench.training.memory import release_memory
 from paperbench.training.processes import Processes, common
 from paperbench.training.trainer import Trainer
@@ -69,15 +69,15 @@ def _relative_difference(found: float, expected: float) -> float:
     return difference if math.isfinite(difference) else math.inf
 
 
-def first_steps(trainer: Trainer, steps: int) -> FirstSteps:
-    """Make the first steps of a training."""
+def first_steps(trainer: Trainer, steps: int, rate: float | None = None) -> FirstSteps:
+    """Make the first steps of a training, with this learning rate in place of the recipe's if one is given."""
     before = _vectors(trainer)
     losses: list[float] = []
     norms: dict[str, float] = {}
     start, seconds = time.perf_counter(), 0.0
     for number in range(1, steps + 1):
         trainer.processes.agreed(trainer.between_batches)
-        losses.append(next_loss(trainer))
+        losses.append(next_loss(trainer, rate))
         if number == 1:
             seconds = time.perf_counter() - start
         if number == UPDATES:
@@ -119,7 +119,7 @@ def engine_error(trainer: Trainer, *, is_exact: bool = True) -> str | None:
     Returns:
         The first difference, or None.
     """
-    recipe, initial, processes = trainer.recipe, _copy_of(trainer.state_dict()), trainer.processes
+    initial, processes = _copy_of(trainer.state_dict()), trainer.processes
 
     def begin() -> Trainer:
         trainer.load_state_dict(initial)
@@ -127,19 +127,17 @@ def engine_error(trainer: Trainer, *, is_exact: bool = True) -> str | None:
 
     def make_reference() -> tuple[FirstSteps, dict[str, Tensor]]:
         with trainer.stepping_eagerly():
-            return first_steps(begin(), steps), _copy_of(trainer.state_dict())
+            return first_steps(begin(), steps, LEARNING_RATE), _copy_of(trainer.state_dict())
 
-    steps = min(STEPS_OF_A_RUN, recipe.iterations)
-    trainer.recipe = replace(recipe, learning_rate=LEARNING_RATE, warm_up=None)
+    steps = min(STEPS_OF_A_RUN, trainer.recipe.iterations)
     try:
         expected, state = processes.agreed(make_reference)
-        found = first_steps(begin(), steps)
+        found = first_steps(begin(), steps, LEARNING_RATE)
         if not is_exact:
             return processes.first_text(rounding_error(found, expected, trainer.precision) or "") or None
         error = processes.first_text(bitwise_error(found.losses, expected.losses, trainer.precision) or "")
         return error or processes.first_text(_state_error(trainer.state_dict(), state) or "") or None
     finally:
-        trainer.recipe = recipe
         begin()
 
 
@@ -156,16 +154,16 @@ def _state_error(found: dict[str, Tensor], expected: dict[str, Tensor]) -> str |
 
 
 def sound_trainer(
-    candidates: Sequence[EngineChoice],
+    candidates: Sequence[str],
     fitting: str,
     build: Callable[[str], Trainer],
     device: torch.device,
     processes: Processes,
     *,
-    is_mixed: bool,
+    machines_differ: bool,
     announce: Callable[[str], None],
     warn: Callable[[str], None],
-) -> tuple[EngineChoice, Trainer, list[str]]:
+) -> tuple[str, Trainer, list[str]]:
     """Return the first engine that can be built and makes the reference's first steps, and a new trainer with it.
 
     Args:
@@ -173,15 +171,15 @@ def sound_trainer(
         fitting: The first of them for which the memory suffices.
         build: Makes an untrained trainer on the device, given the name of an engine.
         processes: Those that share the run.
-        is_mixed: Whether their machines differ, and so may round differently.
+        machines_differ: Whether they are on different machines, which may round differently.
         announce: Called with the engine whose first steps will be compared.
         warn: Called with how processes on different machines differ.
 
     Returns:
         As the last, why faster engines are not used, and how processes differ.
     """
-    skipped = [*takewhile(lambda choice: choice.name != fitting, candidates)]
-    problems = [f"engine {choice.name} was not used: the memory is too short for it" for choice in skipped]
+    skipped = [*takewhile(lambda engine: engine != fitting, candidates)]
+    problems = [f"engine {engine} was not used: the memory is too short for it" for engine in skipped]
     *others, last = candidates[len(skipped) :]
 
     def attempt(engine: str) -> Trainer:
@@ -194,25 +192,25 @@ def sound_trainer(
                 raise common(EngineError(what))
             if problem:
                 what = f"the first steps in {processes.count} processes are not those of one ({problem})"
-                if not is_mixed or engine_error(trainer, is_exact=False):
+                if not machines_differ or engine_error(trainer, is_exact=False):
                     advice = "Use the same packages, variables and machines for all, or one process."
                     raise common(RunError(f"{what}. {advice}"))
                 warn(what)
                 problems.append(what)
         return trainer
 
-    for choice in others:
+    for engine in others:
         try:
-            return choice, attempt(choice.name), problems
+            return engine, attempt(engine), problems
         except (Interrupted, DataError):
             raise
         except Exception as error:  # the failures of captures and drivers have no common type
             if not processes.all_have(error):
                 raise
             why = without_paths(error.reason) if isinstance(error, EngineError) else summarize_error(error)
-        problems.append(f"engine {choice.name} was not used: {why}")
+        problems.append(f"engine {engine} was not used: {why}")
         release_memory(device)  # not before the error and its frames are gone
-    return last, attempt(last.name), problems
+    return last, attempt(last), problems
 
 
 def _copy_of(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -229,8 +227,8 @@ def _vectors(trainer: Trainer) -> dict[str, Tensor]:
     return {name: torch.cat(tensors) for name, tensors in vectors.items() if tensors}
 
 
-def next_loss(trainer: Trainer) -> float:
+def next_loss(trainer: Trainer, rate: float | None = None) -> float:
     """Make a step and return its mean loss, which waits for the device."""
     trainer.reset_training_metrics()
-    trainer.step()
+    trainer.step(rate)
     return trainer.training_metrics().loss

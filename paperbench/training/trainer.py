@@ -56,7 +56,6 @@ class Trainer:
         announce: Called with the progress of long passes over the training images, in words.
 
     Attributes:
-        recipe: Its learning rates may be replaced, and nothing else.
         model: The net as a module.
         feed: The images.
         iteration: Number of iterations done.
@@ -127,9 +126,9 @@ class Trainer:
         """Those that share the run."""
         return self._parts.processes
 
-    def step(self) -> None:
-        """Run one iteration. The first one may capture the step."""
-        rate = self.recipe.rate_at(self.iteration)
+    def step(self, rate: float | None = None) -> None:
+        """Run one iteration, by default with the recipe's learning rate. The first one may capture the step."""
+        rate = self.recipe.rate_at(self.iteration) if rate is None else rate
         if self.recipe.photographs and rate != self._optimiser.rate:
             # if an image is missing, before the momentum is scaled
             self.processes.agreed(lambda: self.feed.choices(self.iteration))
@@ -237,12 +236,12 @@ class Trainer:
         if self.device.type == "cuda" and "cuda" in parts["noise"]:
             torch.cuda.set_rng_state(parts["noise"]["cuda"], self.device)
 
-    def share_state(self) -> None:
+    def take_over_state(self) -> None:
         """Take over the state of process 0, in all processes. Noise is not shared: with dropout, one process trains."""
         self.iteration, *_ = self.processes.numbers(self.iteration)
         self.processes.broadcast(self._state_tensors())
         self._optimiser.resume(self.iteration, self._optimiser.momentum)
-        self._metrics.share(self.processes)
+        self._metrics.take_over(self.processes)
 
     def _state_tensors(self) -> list[Tensor]:
         """Return the parameters, BN's moving averages and the momentum, which all processes share."""

@@ -34,7 +34,7 @@ class StubTrainer:
     def reset_training_metrics(self) -> None:
         self.window = []
 
-    def step(self) -> None:
+    def step(self, _: float | None = None) -> None:
         if self.iteration == self.lasts:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
         self.iteration += 1

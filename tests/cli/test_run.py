@@ -13,7 +13,7 @@ from threading import Thread
 import pytest
 
 from paperbench import api
-from paperbench.cli.run import conclude
+from paperbench.cli.run import report_outcome
 from paperbench.errors import PaperbenchError
 from paperbench.runs.record import Record
 from paperbench.runs.store import Store
@@ -182,7 +182,7 @@ def test_exit_status_says_whether_to_go_on(
     where = {"root": quick_specs, "profile": "smoke", "device": "cpu"}
     plan = api.plan("table2", tmp_path / "r", cells="preact/resnet110", seeds=2, **where)
     outcome = api.conclude(plan, plan.runs[:failed], is_cut_short, number)
-    assert conclude(outcome, lambda _: None) == status
+    assert report_outcome(outcome, lambda _: None) == status
 
 
 def test_failed_run_that_another_process_finished_has_not_failed(trained: Path, quick_specs: Path) -> None:

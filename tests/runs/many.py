@@ -13,7 +13,7 @@ from paperbench.runs.history import HistoryLine
 from paperbench.runs.limits import Limits
 from paperbench.runs.observer import Observer
 from paperbench.runs.record import DataFacts, Files
-from paperbench.runs.session import RunSession, Setting
+from paperbench.runs.session import RunSession, SessionSetting
 from paperbench.runs.store import Store
 from paperbench.runs.worker import Worker
 from tests.helpers import CHECKPOINT, a_record
@@ -55,7 +55,7 @@ def divide(work: Plan, workers: int) -> Counter[str]:
         if child == 0:
             status = 70
             try:
-                setting = Setting(work.device, Limits(), Observer())
+                setting = SessionSetting(work.device, Limits(), Observer())
                 worker = Worker(Store(work.selection.results), setting, new_session=Session)
                 status = len(worker.run_all(work.runs))
             finally:

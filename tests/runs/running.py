@@ -22,7 +22,7 @@ from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun, run_spec
 from paperbench.runs.record import Files, Record
 from paperbench.runs.resume import Checkpoint
-from paperbench.runs.session import Setting
+from paperbench.runs.session import SessionSetting
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.worker import Incompatible, Worker
 from paperbench.specs.experiment import NetReference
@@ -145,11 +145,12 @@ def train(
     """Start or resume a run, or skip it if it is done, as the command line does.
 
     Args:
-        setting: More values of `Setting`.
+        setting: More values of `SessionSetting`.
         values: Those of `Limits`, if that is not given.
     """
     store, log = Store(root), log or Log()
-    Worker(store, Setting(device, limits or Limits(**values), log, engine, **setting), incompatible).run_all([run])
+    whole = SessionSetting(device, limits or Limits(**values), log, engine, **setting)
+    Worker(store, whole, incompatible).run_all([run])
     return store.directory(run.id), log
 
 

@@ -20,7 +20,7 @@ from paperbench.runs.lease import LEASE_SECONDS, Lease, LeaseLostError, acquire_
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Record
-from paperbench.runs.session import Setting
+from paperbench.runs.session import SessionSetting
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.worker import Worker
 from tests.limits import limit_address_space, limit_file_size
@@ -419,7 +419,7 @@ def test_busy_runs_are_retried_after_the_others(run: PlannedRun, tmp_path: Path)
                     held[seed].release()
 
     log = Meanwhile()
-    assert Worker(store, Setting(CPU, Limits(), log)).run_all(runs) == [runs[3]]
+    assert Worker(store, SessionSetting(CPU, Limits(), log)).run_all(runs) == [runs[3]]
     assert [record.seed for record in log.records] == [4, 0]
     assert [run_id for run_id, _ in log.failures] == [runs[3].id]
     assert store.directory(runs[3].id).record_file.read_text() == "{"

@@ -24,7 +24,7 @@ from paperbench.runs.environment import code_facts, environment_facts
 from paperbench.runs.limits import Limits
 from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun
-from paperbench.runs.session import Setting
+from paperbench.runs.session import SessionSetting
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.worker import Worker
 from paperbench.specs.recipe import BatchNormSettings, Recipe
@@ -83,7 +83,7 @@ def share(
         fault(processes.rank, limits)
         log, failed, error = Log(), list[PlannedRun](), ""
         observer = Observer() if processes.rank else log
-        worker = Worker(Store(root), Setting(CPU, limits, observer, processes=processes))
+        worker = Worker(Store(root), SessionSetting(CPU, limits, observer, processes=processes))
         if processes.rank:
             opened: list[str] = []
             sys.addaudithook(lambda event, arguments: opened.append(f"{event} {arguments}"))

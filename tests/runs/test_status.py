@@ -231,10 +231,10 @@ def test_working_process_says_what_it_trains(run: PlannedRun, tmp_path: Path, mo
 
 def test_failure_is_noted_until_the_run_goes_on(run: PlannedRun, tmp_path: Path) -> None:
     class Failing(Trainer):
-        def step(self) -> None:
+        def step(self, rate: float | None = None) -> None:
             if self.iteration == 9:
                 raise RunError(f"{tmp_path}/runs/{run.id}/model\x1b and /some/where/else are lost.")
-            super().step()
+            super().step(rate)
 
     directory = Store(tmp_path).directory(run.id)
     assert "/some/where/else" in train(run, tmp_path, setting={"new_trainer": Failing})[1].failure

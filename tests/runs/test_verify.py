@@ -28,10 +28,21 @@ from paperbench.runs.verify import SIZES, VerifiedRun, verify
 from paperbench.runs.weights import recorded_metadata
 from paperbench.specs.recipe import BatchNormSettings, Drops, Evaluation, Monitoring
 from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
+from paperbench.training.evaluation import reestimate_batch_norm
+from paperbench.training.trainer import Trainer
 from tests.golden import assert_golden
 from tests.helpers import json_with_hash
 from tests.limits import limit_memory, limit_seconds
-from tests.runs.running import CPU, before_forward, edit_checkpoint, photographs_recipe, plan_run, train, without_names
+from tests.runs.running import (
+    CPU,
+    before_forward,
+    edit_checkpoint,
+    newest_state,
+    photographs_recipe,
+    plan_run,
+    train,
+    without_names,
+)
 from tests.training.trainings import MORE
 
 Damage = Callable[[RunDirectory], object]
@@ -588,11 +599,13 @@ def test_net_for_other_data_is_not_retrained(run: PlannedRun, directory: RunDire
         repeated(run, replace(record, spec=spec, run=spec.run_id(0)), directory.history())
 
 
-def retested(run: PlannedRun, directory: RunDirectory, **machine: Any) -> Retest:
+SAVED, AGAIN = "its saved net", "its last checkpoint, finished again"
+
+
+def retested(run: PlannedRun, directory: RunDirectory, **machine: Any) -> dict[str, Retest]:
     record = record_of(directory)
     record = first_session(record, **machine) if machine else record
-    (found,) = retest(record, directory, run.dataset, CPU)
-    return found
+    return {found.what: found for found in retest(record, directory, run.dataset, CPU)}
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -601,13 +614,15 @@ def test_saved_net_has_the_recorded_result(run: PlannedRun, tmp_path: Path, prec
     recipe = replace(run.recipe, batch_norm=replace(run.recipe.batch_norm, at_test=at_test))
     run = plan_run(recipe, run.dataset, precision=precision)
     directory, _ = train(run, tmp_path)
-    assert retested(run, directory) == Retest(run.id, None, 40, True, True, {"test error": 0}, 0.0)
+    for what, found in retested(run, directory).items():
+        assert found == Retest(run.id, what, None, 40, True, True, {"test error": 0}, 0.0)
 
 
 def test_saved_net_of_a_gpu_can_be_tested_on_a_cpu(run: PlannedRun, directory: RunDirectory) -> None:
     record = first_session(record_of(directory), device="a GPU")
     spec = replace(record.spec, precision="tf32")
     record = replace(record, spec=spec, run=spec.run_id(0))
+    directory.checkpoints.newest_first()[0].path.unlink()  # it names the run
     (found,) = retest(record, directory, run.dataset, CPU)
     assert found.holds
 
@@ -623,15 +638,34 @@ def test_forged_result_is_not_that_of_the_saved_net(
     assert result
     forge(directory, test_error=result.test_error + errors, test_loss=result.test_loss * factor)
     assert problems(store, run.dataset) == [], "the files agree"
-    tested = retested(run, directory)
-    assert (tested.changed, tested.holds) == ({"test error": -errors // 2.5}, False)
-    assert retested(run, directory, device="another CPU").holds == holds_elsewhere
+    for tested in retested(run, directory).values():
+        assert (tested.changed, tested.holds) == ({"test error": -errors // 2.5}, False)
+    elsewhere = retested(run, directory, device="another CPU")
+    assert [tested.holds for tested in elsewhere.values()] == [holds_elsewhere] * 2
 
 
 def test_net_of_another_run_does_not_have_the_result(run: PlannedRun, directory: RunDirectory, tmp_path: Path) -> None:
     other, _ = train(replace(run, seed=1), tmp_path / "other")
     forge(directory, lambda tensors: tensors.update(read_tensor_file(other.weights_file.read_bytes())[0]))
-    assert not retested(run, directory).holds
+    assert not retested(run, directory)[SAVED].holds
+
+
+def test_statistics_averaged_over_other_images_are_not_those_of_the_checkpoint(
+    run: PlannedRun, directory: RunDirectory
+) -> None:
+    """Such as the test images, which lower the test error."""
+    trainer = Trainer(run.net, run.recipe, run.dataset, run.seed, "fp32", CPU)
+    trainer.load_state_dict(newest_state(directory))
+    reestimate_batch_norm(trainer.model, [batch.images for batch in trainer.feed.test(None, 8)], "fp32", CPU)
+    tested = trainer.test()
+    forge(
+        directory,
+        lambda tensors: tensors.update(trainer.model.state_dict()),
+        test_error=tested.error,
+        test_loss=tested.loss,
+    )
+    found = retested(run, directory)
+    assert (found[SAVED].is_identical, found[AGAIN].holds) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -706,8 +740,8 @@ def test_run_on_photographs_verifies_and_repeats(photographs: PlannedRun, tested
         assert ": training on 96 photographs again" in said[-1]
         assert said[-1].endswith(", then testing its saved net on 12 photographs in each of 2 ways.")
     retests = retest(record, tested_twice, photographs.dataset, CPU)
-    assert [one.evaluation for one in retests] == [Evaluation(32, 36), Evaluation(40, 40)]
-    assert [(one.is_identical, one.changed) for one in retests] == [(True, {"top-1 error": 0, "top-5 error": 0})] * 2
+    assert [one.evaluation for one in retests] == [Evaluation(32, 36), Evaluation(40, 40)] * 2
+    assert [(one.is_identical, one.changed) for one in retests] == [(True, {"top-1 error": 0, "top-5 error": 0})] * 4
 
 
 def changed_result(record: Record, number: int, **changes: float) -> tuple[Measured, ...]:
@@ -777,4 +811,4 @@ def test_every_forged_evaluation_is_not_that_of_the_net(
     for device in (record.sessions[0].environment.device, "another CPU"):
         moved = first_session(record_of(tested_twice), device=device)
         retests = retest(moved, tested_twice, photographs.dataset, CPU)
-        assert [one.holds for one in retests] == [i != number for i in range(2)]
+        assert [one.holds for one in retests] == [i != number for i in (0, 1)] * 2

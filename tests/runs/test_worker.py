@@ -23,7 +23,7 @@ from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Session
 from paperbench.runs.resume import Checkpoint
-from paperbench.runs.session import RunSession, Setting
+from paperbench.runs.session import RunSession, SessionSetting
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.worker import Incompatible, Worker, is_done, remaining
 from paperbench.specs.recipe import Recipe
@@ -166,12 +166,12 @@ def test_error_during_save_loses_nothing(
 def test_run_stops_at_next_step_after_lost_heartbeat(run: PlannedRun, tmp_path: Path) -> None:
     leases: list[Lease] = []
 
-    def new_session(run: PlannedRun, directory: RunDirectory, lease: Lease, setting: Setting) -> RunSession:
+    def new_session(run: PlannedRun, directory: RunDirectory, lease: Lease, setting: SessionSetting) -> RunSession:
         leases.append(lease)
         return RunSession(run, directory, lease, setting)
 
     log = Log(lambda iteration: setattr(leases[0], "is_lost", iteration == 12))
-    Worker(Store(tmp_path), Setting(CPU, Limits(), log), new_session=new_session).run_all([run])
+    Worker(Store(tmp_path), SessionSetting(CPU, Limits(), log), new_session=new_session).run_all([run])
     assert log.steps == [*range(1, 13), *range(9, 21)], "resumed, as nobody else trains it"
     assert "this process lost its lease on the run" in log.warnings[0]
 
@@ -183,8 +183,8 @@ def test_sessions_that_take_turns_leave_what_each_leaves_alone(
     for one in (run, replace(run, seed=1)):
         leases.append(lease := store.lease(one.id, one.spec))
         assert lease.acquire()
-        session = RunSession(one, store.directory(one.id, lease.check), lease, Setting(CPU, Limits(), Log()))
-        sessions.append(session.train(Way("eager", False, 0), None))
+        session = RunSession(one, store.directory(one.id, lease.check), lease, SessionSetting(CPU, Limits(), Log()))
+        sessions.append(session.train(Way("eager", False, 0)))
     assert [*zip(*sessions, strict=True)] == [(iteration,) * 2 for iteration in range(1, 21)]
     for lease in leases:
         lease.release()
@@ -414,12 +414,12 @@ def test_out_of_memory_fails_the_run_with_advice(
     run: PlannedRun, expected: RunDirectory, tmp_path: Path, error: Exception | None, iteration: int
 ) -> None:
     class Exhausting(Trainer):
-        def step(self) -> None:
+        def step(self, rate: float | None = None) -> None:
             if self.iteration == iteration:
                 if error:
                     raise error
                 torch.empty(2**60, dtype=torch.uint8)  # raises the error that torch raises on a CPU
-            super().step()
+            super().step(rate)
 
     directory, log = train(run, tmp_path, setting={"new_trainer": Exhausting})
     assert "cpu ran out of memory with preact_resnet20(depth=8) in fp32." in log.failure
@@ -499,10 +499,10 @@ def test_run_that_runs_out_of_memory_goes_on_with_recomputation(
     run: PlannedRun, expected: RunDirectory, tmp_path: Path
 ) -> None:
     class Exhausting(Trainer):
-        def step(self) -> None:
+        def step(self, rate: float | None = None) -> None:
             if self.iteration == 9 and trainers.made == [False]:
                 torch.empty(2**60, dtype=torch.uint8)
-            super().step()
+            super().step(rate)
 
     trainers = Recomputing(Exhausting)
     directory, log = train(run, tmp_path, setting={"new_trainer": trainers})
@@ -517,7 +517,7 @@ def test_run_that_runs_out_of_memory_goes_on_with_recomputation(
 
 def test_run_that_recomputes_already_is_not_tried_again(run: PlannedRun, tmp_path: Path) -> None:
     class Exhausting(Trainer):
-        def step(self) -> None:
+        def step(self, rate: float | None = None) -> None:
             torch.empty(2**60, dtype=torch.uint8)
 
     trainers = Recomputing(Exhausting)
@@ -529,7 +529,7 @@ def test_run_that_recomputes_already_is_not_tried_again(run: PlannedRun, tmp_pat
 
 def test_other_runtime_errors_propagate(run: PlannedRun, tmp_path: Path) -> None:
     class Broken(Trainer):
-        def step(self) -> None:
+        def step(self, rate: float | None = None) -> None:
             raise RuntimeError("a bug")
 
     with pytest.raises(RuntimeError, match="a bug"):

@@ -237,7 +237,7 @@ def test_training_continues_in_another_number_of_processes(
     def end(trainer: Trainer) -> Outcome:
         if not trainer.processes.rank:
             trainer.load_state_dict(state)
-        trainer.share_state()
+        trainer.take_over_state()
         return to_the_end(trainer)
 
     state = together(before, lambda processes: begin(training.trainer(data, processes)))[0]
