@@ -42,7 +42,7 @@ from paperbench.data.imagenet.index_file import (
     write_index,
 )
 from paperbench.data.imagenet.layout import FoundImage, Layout, find_layout
-from paperbench.data.imagenet.synsets import synsets
+from paperbench.data.imagenet.synsets import synsets, validation_labels
 from paperbench.errors import PaperbenchError, listing, one_line
 from paperbench.files import is_leftover, open_regular, report_write_errors
 from paperbench.streams import watched
@@ -58,7 +58,6 @@ _CHUNK, _CHUNKS_PER_THREAD = 16, 4
 _SAMPLED = 51
 """How many images of a set are decoded to know their size."""
 _MD5 = {
-    "ILSVRC2012_devkit_t12.tar.gz": "fa75699e90414af021442c21a62c3abf",
     "ILSVRC2012_img_val.tar": "29b22e2961454d5413ddabcf34fc5622",
     "ILSVRC2012_img_train.tar": "1d675b47d978889d74fa0da5fadfb00e",
 }
@@ -70,7 +69,7 @@ class Published:
 
     Attributes:
         train, test: Numbers of images.
-        test_per_class: Test images of each class.
+        test_labels: Labels of the test images by the names of their files, without suffix.
         shorter_side: Smallest plausible median of the images' shorter sides, in pixels; below it, they are reduced.
         md5: md5 sums of the original archives by name.
     """
@@ -78,9 +77,13 @@ class Published:
     classes: Sequence[str] = field(default_factory=synsets)
     train: int = DATASETS["imagenet"].train_images
     test: int = DATASETS["imagenet"].test_images
-    test_per_class: int = 50
+    test_labels: Mapping[str, int] = field(default_factory=validation_labels)
     shorter_side: int = 300
     md5: Mapping[str, str] = field(default_factory=lambda: _MD5)
+
+    @property
+    def test_per_class(self) -> int:
+        return self.test // len(self.classes)
 
 
 class ImagesError(PaperbenchError):
@@ -260,7 +263,7 @@ def _collect(
     Returns:
         The layout, the sorted lines of all usable images, and the names of the others with the reasons.
     """
-    layout = find_layout(root, published.classes, published.test_per_class)
+    layout = find_layout(root, published.classes, published.test_labels)
     lines, new, unusable = [], list[bytes](), list[str]()
     flushed = time.monotonic()
 
@@ -378,7 +381,7 @@ def _check_md5(archives: Path, published: Published, stream: TextIO) -> None:
 
 @contextmanager
 def _originals(archives: Path | None, published: Published) -> Iterator[Path | None]:
-    """Yield a directory with links to the original archives, and nothing else that could give images or labels."""
+    """Yield a directory with links to the original archives, and nothing else that could give images."""
     if archives is None:
         yield None
         return

@@ -26,6 +26,7 @@ from paperbench.data.imagenet import build
 from paperbench.data.imagenet.build import ImagesError, Published, changed_containers, index_images
 from paperbench.data.imagenet.index import PhotoDataset
 from paperbench.data.imagenet.index_file import FILE_NAME, Index
+from paperbench.data.imagenet.synsets import synsets, validation_labels
 from paperbench.data.sources import load_dataset, load_index
 from paperbench.errors import DataError, PaperbenchError
 from tests.data.imagenet.miniature import (
@@ -34,6 +35,7 @@ from tests.data.imagenet.miniature import (
     Terminal,
     encoded,
     examples,
+    known_labels,
     write,
     write_folders,
 )
@@ -44,7 +46,7 @@ from tests.helpers import ROOT
 IMAGES = len(examples())
 PARTIAL = FILE_NAME + build.PARTIAL
 TINY = encoded(np.random.default_rng(0), size=(8, 8))
-ARCHIVES = ("ILSVRC2012_devkit_t12.tar.gz", "ILSVRC2012_img_val.tar", "ILSVRC2012_img_train.tar")
+ARCHIVES = ("ILSVRC2012_img_val.tar", "ILSVRC2012_img_train.tar")
 
 
 @pytest.fixture
@@ -57,7 +59,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-MINIATURE = Published(classes=SYNSETS, train=20, test=10, test_per_class=2, shorter_side=60)
+MINIATURE = Published(SYNSETS, train=20, test=10, test_labels=known_labels(), shorter_side=60)
 """What is known of the miniature, as if it were ImageNet."""
 
 
@@ -301,7 +303,7 @@ def test_images_resized_to_256_are_no_complete_data_set(tmp_path: Path, data: Pa
 
 @pytest.fixture
 def archives(tmp_path: Path) -> Path:
-    return write_files(tmp_path / "archives", LAYOUTS["archives, devkit"])
+    return write_files(tmp_path / "archives", LAYOUTS["archives"])
 
 
 @pytest.fixture
@@ -334,21 +336,11 @@ def test_complete_images_are_canonical_once_proven(
 
 
 def test_archives_themselves_are_read_once(archives: Path, data: Path, proving: dict[str, Any]) -> None:
+    write_folders(archives)
     index_images(archives, data, stream := Terminal(), threads=1, **proving)
     assert stream.getvalue().count(" 1 of 30 images") == 1
     assert facts(data)[1:] == (True, False)
     assert loaded(data).test.read(0) in {example.data for example in examples()}
-
-
-@pytest.mark.parametrize("is_same", [True, False])
-def test_proof_takes_labels_from_the_devkit_alone(
-    is_same: bool, archives: Path, folders: Path, data: Path, proving: dict[str, Any]
-) -> None:
-    images = [f"{example.name.removesuffix('.JPEG')},{SYNSETS[0]} 1 2 3 4\n" for example in examples()]
-    (archives / "LOC_val_solution.csv").write_text("".join(["ImageId,PredictionString\n", *images]))
-    write_folders(archives)
-    make(archives if is_same else folders, data, **proving)
-    assert facts(data)[1:] == (True, False)
 
 
 def test_images_that_differ_from_the_archives_are_named(folders: Path, data: Path, proving: dict[str, Any]) -> None:
@@ -361,13 +353,13 @@ def test_images_that_differ_from_the_archives_are_named(folders: Path, data: Pat
 
 
 def test_archives_must_be_there_and_have_their_md5(folders: Path, data: Path, proving: dict[str, Any]) -> None:
-    archive = proving["archives"] / ARCHIVES[2]
+    archive = proving["archives"] / ARCHIVES[1]
     content = archive.read_bytes()
     archive.write_bytes(content + bytes(512))
-    with pytest.raises(ImagesError, match=rf"{ARCHIVES[2]} is not the original archive: its md5 is"):
+    with pytest.raises(ImagesError, match=rf"{ARCHIVES[1]} is not the original archive: its md5 is"):
         make(folders, data, **proving)
     archive.unlink()
-    with pytest.raises(PaperbenchError, match=f"lacks {ARCHIVES[2]}"):
+    with pytest.raises(PaperbenchError, match=f"lacks {ARCHIVES[1]}"):
         make(folders, data, **proving)
     with pytest.raises(PaperbenchError, match="without `--subset`"):
         make(folders, data, **{**proving, "accepts_subset": True})
@@ -377,7 +369,14 @@ def test_archives_must_be_there_and_have_their_md5(folders: Path, data: Path, pr
 def test_original_archives_are_known_by_their_published_md5() -> None:
     from torchvision.datasets.imagenet import ARCHIVE_META
 
-    assert dict(ARCHIVE_META.values()) == dict(Published().md5)
+    assert dict(Published().md5).items() <= dict(ARCHIVE_META.values()).items()
+
+
+def test_validation_labels_are_those_of_the_published_list() -> None:
+    """The digest is that of tensorflow-datasets' file, which has a synset a line in the order of the images."""
+    lines = "".join(f"{synsets()[label]}\n" for label in validation_labels().values())
+    digest = hashlib.sha256(lines.encode()).hexdigest()
+    assert digest == "313fc3f23c864dde9183c9a368809065765dd1b657a6904fded44e3e46d34604"
 
 
 @contextmanager
