@@ -9,20 +9,19 @@ import os
 import sqlite3
 import stat
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TextIO, TypeVar
+from typing import TextIO
 
 import numpy as np
 
 from paperbench.catalogue import DATASETS
 from paperbench.data.imagenet.containers import open_container, read_image
+from paperbench.data.imagenet.crew import in_threads
 from paperbench.data.imagenet.decode import ImageError, decode
 from paperbench.data.imagenet.index import fingerprint
 from paperbench.data.imagenet.index_file import (
@@ -46,13 +45,9 @@ from paperbench.files import report_write_errors
 from paperbench.streams import watched
 from paperbench.typed import to_json
 
-T = TypeVar("T")
-R = TypeVar("R")
-
 PARTIAL = ".partial"
 """Suffix of an index that is being made."""
 _SECONDS_BETWEEN_COMMITS = 1.0
-_CHUNK, _CHUNKS_PER_THREAD = 16, 4
 _SAMPLED = 51
 """How many images of a set are decoded to know their size."""
 _MD5 = {
@@ -318,21 +313,6 @@ def _collect(
     finally:
         partial.add(new)
     return layout, rows, unusable
-
-
-def in_threads(function: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator[R]:
-    """Yield the function's results in order. Only a few items at a time are taken and worked on."""
-    items, running = iter(items), deque[Future[list[R]]]()
-    pool = ThreadPoolExecutor(threads)
-    try:
-        while chunk := list(islice(items, _CHUNK)):
-            running.append(pool.submit(lambda chunk: list(map(function, chunk)), chunk))
-            if len(running) > _CHUNKS_PER_THREAD * threads:
-                yield from running.popleft().result()
-        for future in running:
-            yield from future.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def listed(what: str, names: Sequence[str]) -> list[str]:

@@ -120,11 +120,11 @@ def test_damaged_index_is_not_trusted(folders: Path, data: Path) -> None:
 SLOWLY = """
 import sys, time
 from pathlib import Path
-from paperbench.data.imagenet import build
+from paperbench.data.imagenet import build, crew
 
 decode = build.decode
 build.decode = lambda data: time.sleep(0.02) or decode(data)
-build._CHUNK, build._SECONDS_BETWEEN_COMMITS = 1, 0
+crew._AHEAD, build._SECONDS_BETWEEN_COMMITS = 1, 0
 build.index_images(Path(sys.argv[1]), Path(sys.argv[2]), sys.stderr, threads=1, accepts_subset=True)
 """
 

@@ -40,7 +40,7 @@ def _no_thread_survives() -> Iterator[None]:
 
 
 def stream_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("crops ")]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("crew ")]
 
 
 def training_crops(files: ImageFiles, *, batch_size: int = 4, has_short_batches: bool = False) -> TrainingCrops:
