@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TextIO
 
 import numpy as np
@@ -38,7 +37,7 @@ from paperbench.data.imagenet.index_file import (
     read_images,
     read_index,
 )
-from paperbench.data.imagenet.layout import FoundImage, Layout, find_layout
+from paperbench.data.imagenet.layout import FoundImage, Layout, find_layout, original_layout
 from paperbench.data.imagenet.synsets import synsets, validation_labels
 from paperbench.errors import PaperbenchError, listing, one_line
 from paperbench.files import report_write_errors
@@ -115,10 +114,11 @@ def index_images(
         if accepts_subset:
             raise PaperbenchError("`--archives` proves complete images. Give it without `--subset`.")
         _check_md5(archives, published, stream)
-    with _originals(archives, published) as originals, _partial(path) as partial:
-        source = originals if originals and archives and archives.samefile(root) else root
+    of_archives = archives is not None and archives.samefile(root)
+    layout = (original_layout if of_archives else find_layout)(root, published.classes, published.test_labels)
+    with _partial(path) as partial:
         total = None if accepts_subset else published.train + published.test
-        layout, rows, unusable = _collect(source, published, partial, stream, threads, total=total)
+        rows, unusable = _collect(layout, partial, stream, threads, total=total)
         foreign = listed("files that are not ImageNet's", layout.foreign)
         if not unusable and not rows:
             raise ImagesError("\n".join([f"{root} has no images of ImageNet in its {layout.title}.", *foreign]))
@@ -146,9 +146,10 @@ def index_images(
             proven=partial.proven,
         )
         try:
-            if originals is not None:
-                if source != originals:
-                    _compare(rows, originals, data, stream, threads, published)
+            if archives is not None:
+                if not of_archives:
+                    originals = original_layout(archives, published.classes, published.test_labels)
+                    _compare(rows, originals, data, stream, threads)
                 header = replace(header, proven=header.fingerprint)
         finally:
             partial.finish(_root(root, data), header)
@@ -256,30 +257,28 @@ def _reported(path: Path) -> Iterator[None]:
 
 
 def _collect(
-    root: Path,
-    published: Published,
+    layout: Layout,
     partial: _Partial,
     stream: TextIO,
     threads: int,
     *,
     total: int | None = None,
     decodes: bool = True,
-) -> tuple[Layout, list[Row], list[str]]:
-    """Hash all images of a directory that are not known yet, and write their rows every second.
+) -> tuple[list[Row], list[str]]:
+    """Hash all images of a layout that are not known yet, and write their rows every second.
 
     Args:
         total: Their number, if it is known.
         decodes: Whether to decode them, too, so that damaged ones are found.
 
     Returns:
-        The layout, the rows of all usable images, and the names of the others with the reasons.
+        The rows of all usable images, and the names of the others with the reasons.
     """
-    layout = find_layout(root, published.classes, published.test_labels)
     rows, new, unusable = [], list[Row](), list[str]()
     committed = time.monotonic()
 
     def examine(image: FoundImage) -> tuple[Row, bool] | str:
-        path = root / image.path
+        path = layout.root / image.path
         try:
             status = path.stat()
             times = status.st_mtime_ns // 10**9  # a copy with `tar` keeps no more
@@ -312,7 +311,7 @@ def _collect(
                 new, committed = [], time.monotonic()
     finally:
         partial.add(new)
-    return layout, rows, unusable
+    return rows, unusable
 
 
 def listed(what: str, names: Sequence[str]) -> list[str]:
@@ -376,26 +375,10 @@ def _check_md5(archives: Path, published: Published, stream: TextIO) -> None:
             raise ImagesError(f"{path} is not the original archive: its md5 is {digest.hexdigest()}, not {md5}.")
 
 
-@contextmanager
-def _originals(archives: Path | None, published: Published) -> Iterator[Path | None]:
-    """Yield a directory with links to the original archives, and nothing else that could give images."""
-    if archives is None:
-        yield None
-        return
-    with TemporaryDirectory() as directory:
-        for name in published.md5:
-            Path(directory, name).symlink_to((archives / name).absolute())
-        yield Path(directory)
-
-
-def _compare(
-    rows: Sequence[Row], originals: Path, data: Path, stream: TextIO, threads: int, published: Published
-) -> None:
+def _compare(rows: Sequence[Row], originals: Layout, data: Path, stream: TextIO, threads: int) -> None:
     """Compare the images with those of the archives."""
     with _partial(data / "imagenet.archives") as partial:
-        _, original, unreadable = _collect(
-            originals, published, partial, stream, threads, total=len(rows), decodes=False
-        )
+        original, unreadable = _collect(originals, partial, stream, threads, total=len(rows), decodes=False)
         if unreadable:
             raise ImagesError(*listed("unreadable images", unreadable))
         keys = Counter(row.key for row in original)

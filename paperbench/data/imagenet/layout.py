@@ -85,7 +85,7 @@ class Layout:
     """
 
     title: str
-    _root: Path
+    root: Path
     _ranks: Ranks
     _sources: Sequence[_Source]
     _test_labels: Mapping[str, int]
@@ -98,7 +98,7 @@ class Layout:
         self.missing.clear()
         for source in self._sources:
             is_test, known_labels = source.split == "test", set[int]()
-            unseen = set(self._test_labels) if is_test else _listed_images(_places(self._root, source.base))
+            unseen = set(self._test_labels) if is_test else _listed_images(_places(self.root, source.base))
             read = {"class folders": self._folder, "original archives": self._archive, "tar shards": self._shards}
             for image in read[source.kind](source):
                 key = image_key(image.name)
@@ -118,18 +118,18 @@ class Layout:
             labels.append(self._test_labels.get(key, image.label))
         if labels.count(image.label) < len(labels):
             raise PaperbenchError(
-                f"{self._root / image.path}: {image.name} is an image of another synset than that of its label, "
+                f"{self.root / image.path}: {image.name} is an image of another synset than that of its label, "
                 f"{[*self._ranks][image.label]}. Labels are ranks of the synsets in alphabetical order, and "
                 "directories have the images of the synset in their name. Unpack or write the images again."
             )
 
     def _folder(self, source: _Source) -> Iterator[FoundImage]:
         (directory,) = source.paths
-        for entry in scan(self._root / directory):
+        for entry in scan(self.root / directory):
             path = f"{directory}/{entry.name}"
             label = self._ranks.get(entry.name)
             if label is not None and entry.is_directory:
-                for file in scan(self._root / path):
+                for file in scan(self.root / path):
                     yield from self._file(source.split, f"{path}/{file.name}", file, label)
             elif entry.is_file and (label := self._ranks.get(entry.name.removesuffix(".tar"))) is not None:
                 yield from self._archive(source._replace(paths=(path,)), label)
@@ -152,8 +152,8 @@ class Layout:
     def _archive(self, source: _Source, label: int | None = None) -> Iterator[FoundImage]:
         """Yield the images of an archive of one class, of the classes' archives, or of flat validation images."""
         (path,) = source.paths
-        title = str(self._root / path)
-        with open_container(self._root / path) as (read, size):
+        title = str(self.root / path)
+        with open_container(self.root / path) as (read, size):
             for member in tar_members(read, 0, size, title):
                 name = PurePosixPath(member.name).name
                 inner = self._ranks.get(name.removesuffix(".tar")) if name.endswith(".tar") else None
@@ -167,14 +167,14 @@ class Layout:
 
     def _shards(self, source: _Source) -> Iterator[FoundImage]:
         for path in source.paths:
-            with open_container(self._root / path) as (read, size):
-                members = tar_members(read, 0, size, str(self._root / path))
+            with open_container(self.root / path) as (read, size):
+                members = tar_members(read, 0, size, str(self.root / path))
                 for (folder, key), group in groupby(members, key=_webdataset_key):
                     files = list(group)
                     synset = PurePosixPath(folder).name
                     label = self._ranks.get(synset)
                     if label is None and not _SYNSET.fullmatch(synset) and any(_is_image(f.name) for f in files):
-                        label = self._webdataset_label(read, key, files, f"{self._root / path}: {folder}{key}")
+                        label = self._webdataset_label(read, key, files, f"{self.root / path}: {folder}{key}")
                     for file in files:
                         if not file.name.endswith(_COMPANION_SUFFIXES):
                             yield from self._member(source.split, path, file, label)
@@ -274,6 +274,13 @@ def find_layout(root: Path, classes: Sequence[str], test_labels: Mapping[str, in
     found.sort(key=lambda source: source.split, reverse=True)
     title = " and ".join(dict.fromkeys(source.kind for source in found))
     return Layout(title, root, ranks, found, test_labels)
+
+
+def original_layout(root: Path, classes: Sequence[str], test_labels: Mapping[str, int]) -> Layout:
+    """Return the layout of the original archives in a directory, whatever else it has."""
+    kind: Kind = "original archives"
+    sources = [_Source(split, kind, "", name, (name,)) for name, split in _ARCHIVES.items()]
+    return Layout(kind, root, {name: label for label, name in enumerate(classes)}, sources, test_labels)
 
 
 def _sources(root: Path, base: str, ranks: Ranks) -> Iterator[_Source]:
