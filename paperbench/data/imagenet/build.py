@@ -73,10 +73,6 @@ class Published:
     shorter_side: int = 300
     md5: Mapping[str, str] = field(default_factory=lambda: _MD5)
 
-    @property
-    def test_per_class(self) -> int:
-        return self.test // len(self.classes)
-
 
 class ImagesError(PaperbenchError):
     """The images of a directory are not those of ImageNet, or some cannot be used."""
@@ -231,10 +227,10 @@ def _partial(path: Path) -> Iterator[_Partial]:
                     raise ValueError("its pages are damaged")
                 known |= read_images(database, path.parent).known()
             except (ValueError, sqlite3.DatabaseError) as error:
+                database.close()
                 if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
                     raise
-                database.close()  # it is new, damaged or by an earlier version
-                os.truncate(lock, 0)
+                os.truncate(lock, 0)  # it is new, damaged or by an earlier version
                 database = open_database(partial, "nolock=1")
                 for statement in SCHEMA.values():
                     database.execute(statement)
@@ -322,7 +318,7 @@ def listed(what: str, names: Sequence[str]) -> list[str]:
 def _lacking(images: Images, published: Published) -> list[str]:
     """Return what is wrong with the numbers of images; nothing if they are those of ImageNet."""
     train, test = (np.bincount(part.labels, minlength=len(published.classes)) for part in (images.train, images.test))
-    lacking = []
+    lacking, per_class = [], published.test // len(published.classes)
     numbers = int(train.sum()), int(test.sum())
     if numbers != (published.train, published.test):
         lacking.append(
@@ -334,9 +330,9 @@ def _lacking(images: Images, published: Published) -> list[str]:
     untested = [
         f"{name} has {number}"
         for name, number in zip(published.classes, test.tolist(), strict=True)
-        if number != published.test_per_class
+        if number != per_class
     ]
-    lacking += listed(f"classes without {published.test_per_class} test images", untested)
+    lacking += listed(f"classes without {per_class} test images", untested)
     return lacking
 
 
