@@ -154,7 +154,7 @@ def test_indexing_keeps_others_out_and_goes_on_where_it_was_killed(
     process.wait()
     assert not (data / FILE_NAME).exists()
     known = len(rows(data / PARTIAL))
-    assert 5 <= known < IMAGES
+    assert 4 <= known < IMAGES, "the last image may have been stored by half"
     assert read_again(folders, data) == IMAGES - known
     index = make(folders, data)
     assert not (data / PARTIAL).exists()
