@@ -236,5 +236,11 @@ def read_index(path: Path) -> Index:
     except OSError as error:
         raise PaperbenchError(format_read_error(path, error, "Check its permissions.")) from error
     except (ValueError, sqlite3.Error) as error:
+        if (
+            getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CANTOPEN
+        ):  # it opens files by their whole path
+            raise PaperbenchError(
+                f"{path} cannot be opened. Check the permissions of the directories above it."
+            ) from error
         raise PaperbenchError(f"{path} cannot be used: {error}. {remedy}; all images are read.") from error
     return index
