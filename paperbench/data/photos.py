@@ -41,9 +41,7 @@ def load_photos() -> PhotoDataset:
         root = Path(directory.name)
         _write_tiles(root)
     info = DATASETS["photos"]
-    published = Published(
-        CLASSES, info.train_images, info.test_images, test_per_class=len(_TEST_TILES), shorter_side=_HEIGHT
-    )
+    published = Published(CLASSES, info.train_images, info.test_images, test_labels={}, shorter_side=_HEIGHT)
     images = index_images(root, root, io.StringIO(), threads=1, published=published).images
     return PhotoDataset(
         key="photos",

@@ -104,7 +104,7 @@ def load_index(directory: Path) -> Index:
         pass
     images, option = "DIR", f" --data {shlex.quote(str(directory))}"
     with suppress(PaperbenchError, OSError):
-        find_layout(directory, synsets())
+        find_layout(directory, synsets(), {})
         images = shlex.quote(str(directory))
     raise PaperbenchError(
         f"ImageNet has no index in the directory {directory}. Make it with `paperbench data index imagenet "

@@ -41,4 +41,4 @@ def test_data_index_without_archives_is_an_error(run: Run) -> None:
     write_folders(Path("images"))
     code, _, err = run(*INDEX, "--archives", "images")
     assert code == 2
-    assert "images lacks ILSVRC2012_devkit_t12.tar.gz" in err
+    assert "images lacks ILSVRC2012_img_val.tar" in err

@@ -169,13 +169,25 @@ def test_obstacle_is_no_weights_file(kind: str, worlds: Callable[[Path, str], Pa
     assert tree(outside) == before
 
 
-OPENERS = {"open", "fdopen", "read_bytes", "read_text", "write_bytes", "write_text", "safe_open", "load_file"}
+OPENERS = {
+    "connect",
+    "open",
+    "fdopen",
+    "read_bytes",
+    "read_text",
+    "write_bytes",
+    "write_text",
+    "safe_open",
+    "load_file",
+}
 ALLOWED = {
     "data/convert.py": {"Image.open(stream, formats=('PNG', 'JPEG'))": "an opened stream"},
     "data/download.py": {"tarfile.open(archive, 'r:gz')": "its md5 sum is right"},
     "data/imagenet/build.py": {
-        "os.open(partial, flags, 438)": "never waits; the lines after it refuse what is no regular file",
-        "os.fdopen(os.open(partial, flags, 438), 'a+b')": "the same",
+        "os.open(partial, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 438)": "never waits, and is checked",
+    },
+    "data/imagenet/index_file.py": {
+        "sqlite3.connect(f'{path.absolute().as_uri()}?{options}', uri=True)": "it was opened as a regular file",
     },
     "data/imagenet/decode.py": {"Image.open(io.BytesIO(data), formats=('JPEG', 'PNG'))": "bytes in memory"},
     "data/imagenet/synsets.py": {

@@ -68,7 +68,7 @@ def _no_thread_survives() -> Iterator[None]:
 
 
 def crop_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("crops ")]
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("crew ")]
 
 
 def move(images: Path) -> Callable[[], object]:

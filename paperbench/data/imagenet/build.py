@@ -6,59 +6,50 @@ import errno
 import fcntl
 import hashlib
 import os
+import sqlite3
 import stat
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import NamedTuple, TextIO, TypeVar
+from typing import TextIO
 
 import numpy as np
 
 from paperbench.catalogue import DATASETS
 from paperbench.data.imagenet.containers import open_container, read_image
+from paperbench.data.imagenet.crew import in_threads
 from paperbench.data.imagenet.decode import ImageError, decode
 from paperbench.data.imagenet.index import fingerprint
 from paperbench.data.imagenet.index_file import (
     FILE_NAME,
-    KEY_LENGTH,
-    MAX_LINE_BYTES,
-    PATH,
+    MAX_BYTES,
+    SCHEMA,
     Header,
     Images,
     Index,
-    escaped,
-    format_line,
-    format_place,
-    known_hashes,
-    modified,
-    parse,
+    Place,
+    Row,
+    check,
+    open_database,
+    read_images,
     read_index,
-    write_index,
 )
-from paperbench.data.imagenet.layout import FoundImage, Layout, find_layout
-from paperbench.data.imagenet.synsets import synsets
+from paperbench.data.imagenet.layout import FoundImage, Layout, find_layout, original_layout
+from paperbench.data.imagenet.synsets import synsets, validation_labels
 from paperbench.errors import PaperbenchError, listing, one_line
-from paperbench.files import is_leftover, open_regular, report_write_errors
+from paperbench.files import report_write_errors
 from paperbench.streams import watched
-
-T = TypeVar("T")
-R = TypeVar("R")
+from paperbench.typed import to_json
 
 PARTIAL = ".partial"
-"""Suffix of the file of lines of an index that is being made."""
-_MAX_LINES_BYTES = 2**32
-_SECONDS_BETWEEN_FLUSHES = 1.0
-_CHUNK, _CHUNKS_PER_THREAD = 16, 4
+"""Suffix of an index that is being made."""
+_SECONDS_BETWEEN_COMMITS = 1.0
 _SAMPLED = 51
 """How many images of a set are decoded to know their size."""
 _MD5 = {
-    "ILSVRC2012_devkit_t12.tar.gz": "fa75699e90414af021442c21a62c3abf",
     "ILSVRC2012_img_val.tar": "29b22e2961454d5413ddabcf34fc5622",
     "ILSVRC2012_img_train.tar": "1d675b47d978889d74fa0da5fadfb00e",
 }
@@ -70,7 +61,7 @@ class Published:
 
     Attributes:
         train, test: Numbers of images.
-        test_per_class: Test images of each class.
+        test_labels: Labels of the test images by the names of their files, without suffix.
         shorter_side: Smallest plausible median of the images' shorter sides, in pixels; below it, they are reduced.
         md5: md5 sums of the original archives by name.
     """
@@ -78,7 +69,7 @@ class Published:
     classes: Sequence[str] = field(default_factory=synsets)
     train: int = DATASETS["imagenet"].train_images
     test: int = DATASETS["imagenet"].test_images
-    test_per_class: int = 50
+    test_labels: Mapping[str, int] = field(default_factory=validation_labels)
     shorter_side: int = 300
     md5: Mapping[str, str] = field(default_factory=lambda: _MD5)
 
@@ -119,15 +110,16 @@ def index_images(
         if accepts_subset:
             raise PaperbenchError("`--archives` proves complete images. Give it without `--subset`.")
         _check_md5(archives, published, stream)
-    with _originals(archives, published) as originals, _partial(path) as partial:
-        source = originals if originals and archives and archives.samefile(root) else root
+    of_archives = archives is not None and archives.samefile(root)
+    layout = (original_layout if of_archives else find_layout)(root, published.classes, published.test_labels)
+    with _partial(path) as partial:
         total = None if accepts_subset else published.train + published.test
-        layout, lines, unusable = _collect(source, published, partial, stream, threads, total=total)
+        rows, unusable = _collect(layout, partial, stream, threads, total=total)
         foreign = listed("files that are not ImageNet's", layout.foreign)
-        if not unusable and not lines:
+        if not unusable and not rows:
             raise ImagesError("\n".join([f"{root} has no images of ImageNet in its {layout.title}.", *foreign]))
         problems, missing = listed("unusable images", unusable), listed("missing images", layout.missing)
-        images = parse(lines, root) if lines else None
+        images = partial.only(rows, root) if rows else None
         lacking = _lacking(images, published) if images else []
         reduced = _reduced(images, published) if images else []
         if not accepts_subset:
@@ -143,132 +135,150 @@ def index_images(
         for note in missing + foreign + reduced:
             print(f"paperbench: {note}", file=stream, flush=True)
         header = Header(
-            schema="paperbench.imagenet/1",
-            root=_root(root, data),
+            schema="paperbench.imagenet/2",
             layout=layout.title,
-            train=len(images.train),
-            test=len(images.test),
             fingerprint=fingerprint(images.train, images.test),
             is_complete=not (lacking or reduced),
             proven=partial.proven,
         )
-        write_index(path, header, lines)
-        if originals is not None:
-            if source != originals:
-                _compare(lines, originals, data, stream, threads, published)
-            header = replace(header, proven=header.fingerprint)
-            write_index(path, header, lines)
+        try:
+            if archives is not None:
+                if not of_archives:
+                    originals = original_layout(archives, published.classes, published.test_labels)
+                    _compare(rows, originals, data, stream, threads)
+                header = replace(header, proven=header.fingerprint)
+        finally:
+            partial.finish(_root(root, data), header)
     return Index(data, header, images)
 
 
-def _root(root: Path, data: Path) -> str:
-    """Return the root as headers have it: relative if it is in the data directory."""
+def _root(root: Path, data: Path) -> Path:
+    """Return the root as indices have it: relative if it is in the data directory."""
     root, data = root.absolute(), data.absolute()  # links stay links
-    return escaped(str(root.relative_to(data) if root.is_relative_to(data) else root))
+    return root.relative_to(data) if root.is_relative_to(data) else root
 
 
-class _Partial(NamedTuple):
+@dataclass(frozen=True)
+class _Partial:
     """An index that is being made.
 
     Attributes:
         known: sha256 of images by place, from an earlier index and an interrupted call.
         proven: The fingerprint that was proven for the earlier index.
-        append: Writes lines.
     """
 
-    known: dict[bytes, bytes]
+    path: Path
+    known: dict[Place, bytes]
     proven: str | None
-    append: Callable[[Sequence[bytes]], None]
+    _database: sqlite3.Connection
+
+    def add(self, rows: Iterable[Row]) -> None:
+        with _reported(self.path), self._database:
+            self._database.executemany("INSERT INTO image VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+
+    def only(self, rows: Iterable[Row], root: Path) -> Images:
+        """Leave only these rows, and return the images."""
+        with _reported(self.path), self._database:
+            self._database.execute("DELETE FROM header")
+            self._database.execute("DELETE FROM image")
+            self.add(sorted(rows))
+            return read_images(self._database, root)
+
+    def finish(self, root: Path, header: Header) -> None:
+        """Put the database in the place of the earlier index."""
+        with _reported(self.path), self._database:
+            self._database.execute("INSERT INTO header VALUES (?, ?)", (os.fsencode(root), to_json(header)))
+        with _reported(self.path):
+            self.path.replace(self.path.with_suffix(""))
 
 
 @contextmanager
 def _partial(path: Path) -> Iterator[_Partial]:
-    """Lock the file of lines of an index that is being made; delete it once the body has succeeded."""
-    partial, end = path.with_name(path.name + PARTIAL), 0
-    with report_write_errors(partial, "--data DIR"):
+    """Open the database of an index that is being made, and lock it; keep it until it is finished."""
+    partial = path.with_name(path.name + PARTIAL)
+    with _reported(partial):
         partial.parent.mkdir(parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW
-        stream = os.fdopen(os.open(partial, flags, 0o666), "a+b")
-
-    def whole_lines() -> Iterator[bytes]:
-        nonlocal end
-        while (line := stream.readline(MAX_LINE_BYTES)).endswith(b"\n"):  # a killed process may have written half
-            end += len(line)
-            yield line
-
-    def append(lines: Sequence[bytes]) -> None:
-        with report_write_errors(partial, "--data DIR"):
-            stream.write(b"".join(lines))
-            stream.flush()
-
+        lock = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
     try:
-        with report_write_errors(partial, "--data DIR"):
-            status = os.fstat(stream.fileno())
-            if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_LINES_BYTES:
+        with _reported(partial):
+            status = os.fstat(lock)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
                 raise OSError("it is no file of paperbench's; delete it")
             try:
                 try:
-                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except OSError as error:
                     if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP):  # by Lustre, without its option
                         raise
                 is_locked = os.path.samestat(status, partial.stat())
-            except (BlockingIOError, FileNotFoundError):  # the other one has just ended and deleted it
+            except (BlockingIOError, FileNotFoundError):  # the other one has just ended
                 is_locked = False
         if not is_locked:
             raise PaperbenchError(f"Another process is making {path}. Wait until it has ended, or end it.")
-        with report_write_errors(partial, "--data DIR"):
-            for leftover in filter(is_leftover, path.parent.glob(f"{path.name}.*")):
-                leftover.unlink(missing_ok=True)
-            known, proven = _earlier(path)
-            stream.seek(0)
-            known |= known_hashes(whole_lines())
-            stream.truncate(end)
-        yield _Partial(known, proven, append)
-        with report_write_errors(partial, "--data DIR"):
-            partial.unlink()
+        known, proven = dict[Place, bytes](), None
+        with suppress(PaperbenchError, FileNotFoundError):
+            earlier = read_index(path)
+            known, proven = earlier.images.known(), earlier.header.proven
+        with _reported(partial):
+            database = open_database(partial, "nolock=1")
+            try:
+                check(database, status.st_size)
+                if database.execute("PRAGMA quick_check(1)").fetchall() != [(b"ok",)]:
+                    raise ValueError("its pages are damaged")
+                known |= read_images(database, path.parent).known()
+            except (ValueError, sqlite3.DatabaseError) as error:
+                database.close()
+                if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
+                    raise
+                os.truncate(lock, 0)  # it is new, damaged or by an earlier version
+                database = open_database(partial, "nolock=1")
+                for statement in SCHEMA.values():
+                    database.execute(statement)
+        with closing(database):
+            database.set_progress_handler(None, 0)
+            yield _Partial(partial, known, proven, database)
     finally:
-        with suppress(OSError):  # what is left of a failed write
-            stream.close()
+        os.close(lock)
 
 
-def _earlier(path: Path) -> tuple[dict[bytes, bytes], str | None]:
-    """Return the sha256 of images by place, and the proven fingerprint, of an index; nothing if it is damaged."""
-    with suppress(PaperbenchError, FileNotFoundError):
-        proven = read_index(path).header.proven
-        with open_regular(path, _MAX_LINES_BYTES) as lines:
-            return known_hashes(lines), proven
-    return {}, None
+@contextmanager
+def _reported(path: Path) -> Iterator[None]:
+    """Turn errors of writing a database into a PaperbenchError."""
+    with report_write_errors(path, "--data DIR"):
+        try:
+            yield
+        except sqlite3.Error as error:
+            is_full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+            raise OSError(errno.ENOSPC if is_full else errno.EIO, str(error)) from error
 
 
 def _collect(
-    root: Path,
-    published: Published,
+    layout: Layout,
     partial: _Partial,
     stream: TextIO,
     threads: int,
     *,
     total: int | None = None,
     decodes: bool = True,
-) -> tuple[Layout, list[bytes], list[str]]:
-    """Hash all images of a directory that are not known yet, and write their lines every second.
+) -> tuple[list[Row], list[str]]:
+    """Hash all images of a layout that are not known yet, and write their rows every second.
 
     Args:
         total: Their number, if it is known.
         decodes: Whether to decode them, too, so that damaged ones are found.
 
     Returns:
-        The layout, the sorted lines of all usable images, and the names of the others with the reasons.
+        The rows of all usable images, and the names of the others with the reasons.
     """
-    layout = find_layout(root, published.classes, published.test_per_class)
-    lines, new, unusable = [], list[bytes](), list[str]()
-    flushed = time.monotonic()
+    rows, new, unusable = [], list[Row](), list[str]()
+    committed = time.monotonic()
 
-    def examine(image: FoundImage) -> tuple[bytes, bool] | str:
-        path = root / image.path
+    def examine(image: FoundImage) -> tuple[Row, bool] | str:
+        path = layout.root / image.path
         try:
             status = path.stat()
-            place = format_place(image.path, image.offset, image.length, status)
+            times = status.st_mtime_ns // 10**9  # a copy with `tar` keeps no more
+            place = os.fsencode(image.path), image.offset, image.length, status.st_size, times
             if is_new := (sha256 := partial.known.pop(place, None)) is None:
                 data = read_image(path, image.offset, image.length)
                 if len(data) < image.length:  # it was cut off since it was found
@@ -280,7 +290,7 @@ def _collect(
             return f"{image.path}{'' if image.path.endswith(image.name) else f' ({image.name})'} {error}"
         except OSError as error:
             return f"{image.path} cannot be read: {error.strerror or error}"
-        return format_line(image.split, image.label, sha256, place), is_new
+        return Row(image.split == "train", image.label, sha256, *place), is_new
 
     try:
         examined = in_threads(examine, layout.images(), threads)
@@ -288,31 +298,16 @@ def _collect(
             if isinstance(one, str):
                 unusable.append(one)
                 continue
-            line, is_new = one
-            lines.append(line)
+            row, is_new = one
+            rows.append(row)
             if is_new:
-                new.append(line)
-            if time.monotonic() - flushed >= _SECONDS_BETWEEN_FLUSHES:
-                partial.append(new)
-                new, flushed = [], time.monotonic()
+                new.append(row)
+            if time.monotonic() - committed >= _SECONDS_BETWEEN_COMMITS:
+                partial.add(new)
+                new, committed = [], time.monotonic()
     finally:
-        partial.append(new)
-    return layout, sorted(lines), unusable
-
-
-def in_threads(function: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator[R]:
-    """Yield the function's results in order. Only a few items at a time are taken and worked on."""
-    items, running = iter(items), deque[Future[list[R]]]()
-    pool = ThreadPoolExecutor(threads)
-    try:
-        while chunk := list(islice(items, _CHUNK)):
-            running.append(pool.submit(lambda chunk: list(map(function, chunk)), chunk))
-            if len(running) > _CHUNKS_PER_THREAD * threads:
-                yield from running.popleft().result()
-        for future in running:
-            yield from future.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
+        partial.add(new)
+    return rows, unusable
 
 
 def listed(what: str, names: Sequence[str]) -> list[str]:
@@ -323,7 +318,7 @@ def listed(what: str, names: Sequence[str]) -> list[str]:
 def _lacking(images: Images, published: Published) -> list[str]:
     """Return what is wrong with the numbers of images; nothing if they are those of ImageNet."""
     train, test = (np.bincount(part.labels, minlength=len(published.classes)) for part in (images.train, images.test))
-    lacking = []
+    lacking, per_class = [], published.test // len(published.classes)
     numbers = int(train.sum()), int(test.sum())
     if numbers != (published.train, published.test):
         lacking.append(
@@ -335,9 +330,9 @@ def _lacking(images: Images, published: Published) -> list[str]:
     untested = [
         f"{name} has {number}"
         for name, number in zip(published.classes, test.tolist(), strict=True)
-        if number != published.test_per_class
+        if number != per_class
     ]
-    lacking += listed(f"classes without {published.test_per_class} test images", untested)
+    lacking += listed(f"classes without {per_class} test images", untested)
     return lacking
 
 
@@ -376,34 +371,20 @@ def _check_md5(archives: Path, published: Published, stream: TextIO) -> None:
             raise ImagesError(f"{path} is not the original archive: its md5 is {digest.hexdigest()}, not {md5}.")
 
 
-@contextmanager
-def _originals(archives: Path | None, published: Published) -> Iterator[Path | None]:
-    """Yield a directory with links to the original archives, and nothing else that could give images or labels."""
-    if archives is None:
-        yield None
-        return
-    with TemporaryDirectory() as directory:
-        for name in published.md5:
-            Path(directory, name).symlink_to((archives / name).absolute())
-        yield Path(directory)
-
-
-def _compare(
-    lines: Sequence[bytes], originals: Path, data: Path, stream: TextIO, threads: int, published: Published
-) -> None:
+def _compare(rows: Sequence[Row], originals: Layout, data: Path, stream: TextIO, threads: int) -> None:
     """Compare the images with those of the archives."""
     with _partial(data / "imagenet.archives") as partial:
-        _, original, unreadable = _collect(
-            originals, published, partial, stream, threads, total=len(lines), decodes=False
-        )
+        original, unreadable = _collect(originals, partial, stream, threads, total=len(rows), decodes=False)
         if unreadable:
             raise ImagesError(*listed("unreadable images", unreadable))
-        keys = Counter(line[:KEY_LENGTH] for line in original)
-        keys.subtract(line[:KEY_LENGTH] for line in lines)
-        other = [line[PATH:-1].decode() for line in lines if keys[line[:KEY_LENGTH]] < 0]
+        keys = Counter(row.key for row in original)
+        keys.subtract(row.key for row in rows)
+        other = sorted(os.fsdecode(row.path) for row in rows if keys[row.key] < 0)
         if other:
             (difference,) = listed("images that differ from those of the archives", other)
             raise ImagesError(f"{difference}\nThe index is kept, but not as that of the original images.")
+        with _reported(partial.path):
+            partial.path.unlink()
 
 
 def changed_containers(index: Index, stream: TextIO) -> list[str]:
@@ -412,13 +393,13 @@ def changed_containers(index: Index, stream: TextIO) -> list[str]:
     if not os.access(images.files.root, os.X_OK):
         return [f"{images.files.root}, the directory of all images"]
     _, first = np.unique(images.files.container, return_index=True)
-    rows = zip(images.size[first].tolist(), images.mtime[first].tolist(), images.files.paths, strict=True)
+    rows = zip(images.size[first].tolist(), images.modified[first].tolist(), images.files.paths, strict=True)
     for size, mtime, path in watched(rows, stream, "checking", "files"):
         try:
             status = (images.files.root / path).stat()
         except OSError as error:
             changed.append(f"{path}: {error.strerror or error}")
         else:
-            if (status.st_size, modified(status)) != (size, mtime):
+            if (status.st_size, status.st_mtime_ns // 10**9) != (size, mtime):
                 changed.append(f"{path} has changed")
     return changed

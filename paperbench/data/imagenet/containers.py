@@ -87,7 +87,8 @@ def open_container(path: Path) -> Iterator[tuple[Read, int]]:
 def tar_members(read: Read, start: int, end: int, title: str) -> Iterator[Member]:
     """Yield the regular files of the uncompressed tar file between two offsets. Reads only the headers.
 
-    `tarfile` would keep all members in memory, read headers of any length, and run past the end of an inner tar file.
+    `tarfile` would keep all members in memory, read headers of any length, in some versions of Python in a time that is
+    quadratic in it, end silently at a damaged one, and run past the end of an inner tar file.
 
     Args:
         title: Path of the tar file, for messages.

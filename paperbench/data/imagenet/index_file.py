@@ -1,23 +1,17 @@
-"""The file format of an index: a header, a line for each image in canonical order, and a checksum.
+"""The file of an index: an SQLite database with a row for each image in canonical order, and a row about all of them.
 
-The columns of a line are split ("test " or "train"), label, sha256, and the place: offset, length, size and time of
-change of the container, and its path. All but the path have a fixed width, so that sorted lines are in canonical order.
+It is replaced as a whole, never changed, so that it can be read while a new one is made.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
 import shlex
-import string
-from collections.abc import Iterable, Iterator
+import sqlite3
+from contextlib import closing
 from dataclasses import dataclass
-from io import BufferedReader
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
-from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 import numpy as np
 import numpy.typing as npt
@@ -26,67 +20,86 @@ import pydantic
 from paperbench.data.imagenet.index import ImageFiles, PhotoDataset, fingerprint
 from paperbench.data.imagenet.synsets import synsets
 from paperbench.errors import PaperbenchError
-from paperbench.files import UNGUARDED, format_read_error, open_regular
-from paperbench.typed import Line, Natural, from_json, to_json, typed
+from paperbench.files import format_read_error, open_regular
+from paperbench.typed import Line, from_json, typed
 
 FILE_NAME = "imagenet.index"
 """Name of the index in the data directory."""
-_MAX_BYTES = 2**31
+MAX_BYTES = 2**31
 """Maximum size of an index; ImageNet's has 0.2 GB."""
-_MAX_HEADER_BYTES = 2**16
-MAX_LINE_BYTES = 2**14
-"""Maximum length of a line; paths have at most 4,096 bytes, each of which may be escaped by three."""
-_MTIME_MODULUS = 10**18
-"""Modification times are kept modulo 31.7 years, as 18 digits; all that matters is whether they have changed."""
-
-KEY_LENGTH, PATH = 75, 134
-"""Length of split, label and sha256, and the first character of the path."""
-_LINE = re.compile(
-    rb"((test |train) (\d{4}) ([0-9a-f]{64})) ((\d{13}) (\d{10}) (\d{13}) (\d{18}) ([ -~]+)\n)"  # key and place
-)
-_CHECKSUM = b"sha256 %s\n"
-_KEPT = "".join(sorted(set(string.printable) - set(string.whitespace) - {"%"})) + " "
-"""Characters that are not escaped in paths."""
+_MAX_ROW_BYTES = 2**12 + 2**9
+"""Maximum size of a row; a path has at most 4,096 bytes."""
+SCHEMA = {
+    "image": "CREATE TABLE image (is_train INTEGER, label INTEGER, sha256 BLOB, path BLOB, offset INTEGER, "
+    "length INTEGER, size INTEGER, modified INTEGER)",
+    "header": "CREATE TABLE header (root BLOB, facts TEXT)",
+}
 
 Sha256 = Annotated[str, pydantic.StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
-@typed
-class Header:
-    """First line of an index.
+Place = tuple[bytes, int, int, int, int]
+"""Path, offset, length, size and time of change, as `Row` has them."""
+
+
+class Row(NamedTuple):
+    """An image in an index: what it is, and where.
 
     Attributes:
-        root: Directory of the containers, escaped as their paths are; absolute, or relative to that of the index.
+        path: Its container, below the root.
+        offset, length: Its bytes in the container.
+        size, modified: Of the container: bytes, and the time of change in whole seconds.
+    """
+
+    is_train: bool
+    label: int
+    sha256: bytes
+    path: bytes
+    offset: int
+    length: int
+    size: int
+    modified: int
+
+    @property
+    def key(self) -> tuple[bool, int, bytes]:
+        return self[:3]
+
+    @property
+    def place(self) -> Place:
+        return self[3:]
+
+
+@typed
+class Header:
+    """What an index has of all images.
+
+    Attributes:
         layout: Kind of the containers.
-        train, test: Numbers of images.
         fingerprint: That of the images.
         is_complete: Whether the numbers of images and classes are those of ImageNet.
         proven: The fingerprint of the original files, if it is known.
     """
 
-    schema: Literal["paperbench.imagenet/1"]
-    root: Line
+    schema: Literal["paperbench.imagenet/2"]
     layout: Line
-    train: Natural
-    test: Natural
     fingerprint: Sha256
     is_complete: bool
     proven: Sha256 | None = None
 
 
 class Images(NamedTuple):
-    """The lines of an index.
+    """The images of an index.
 
     Attributes:
         files: All images in canonical order.
         is_train: Whether each is in the training set.
-        size, mtime: Of its container: bytes, and what `modified` returns.
+        size, modified: Of its container, as `Row` has them.
     """
 
     files: ImageFiles
     is_train: npt.NDArray[np.bool_]
     size: npt.NDArray[np.int64]
-    mtime: npt.NDArray[np.int64]
+    modified: npt.NDArray[np.int64]
 
     @property
     def train(self) -> ImageFiles:
@@ -95,6 +108,13 @@ class Images(NamedTuple):
     @property
     def test(self) -> ImageFiles:
         return self.files.select(~self.is_train)
+
+    def known(self) -> dict[Place, bytes]:
+        """Return the sha256 of each image by its place."""
+        files = self.files
+        paths = map([os.fsencode(path) for path in files.paths].__getitem__, files.container)
+        numbers = (column.tolist() for column in (files.offsets, files.lengths, self.size, self.modified))
+        return dict(zip(zip(paths, *numbers, strict=True), map(bytes, files.hashes), strict=True))
 
 
 @dataclass(frozen=True)
@@ -112,7 +132,7 @@ class Index:
     def dataset(self) -> PhotoDataset:
         """Return the images as a data set."""
         header, train, test = self.header, self.images.train, self.images.test
-        is_canonical = fingerprint(train, test) == header.proven  # not what the header says of it
+        is_canonical = header.fingerprint == header.proven
         of_original = "the original files, by the md5 of their archives"
         other = "not compared with the original files"
         subset = f"ImageNet (subset: {len(train):,} + {len(test):,} images)"
@@ -129,136 +149,98 @@ class Index:
         )
 
 
-def modified(status: os.stat_result) -> int:
-    """Return the modification time as indices have it: in whole seconds, which is all that a copy with `tar` keeps."""
-    return status.st_mtime_ns // 10**9 * 10**9 % _MTIME_MODULUS
+def open_database(path: Path, options: str) -> sqlite3.Connection:
+    """Open a database with options of SQLite's addresses."""
+    database = sqlite3.connect(f"{path.absolute().as_uri()}?{options}", uri=True)
+    database.text_factory = bytes
+    return database
 
 
-def escaped(path: str) -> str:
-    """Return a path as ASCII text of one line, for any file name that a system allows."""
-    return quote_from_bytes(os.fsencode(path), _KEPT)
+def check(database: sqlite3.Connection, size: int) -> None:
+    """Let no statement take longer than a file of `size` bytes justifies, and check that there are the usual tables.
 
+    A file can hold views and triggers, which compute anything, and lists of pages without end.
 
-def unescaped(text: str) -> str:
-    """Return the path that was escaped."""
-    return os.fsdecode(unquote_to_bytes(text)) if "%" in text else text
-
-
-def format_place(path: str, offset: int, length: int, status: os.stat_result) -> bytes:
-    """Return the part of a line that says where an image is, with the newline.
-
-    Args:
-        status: Of the container.
+    Raises:
+        ValueError: There are others.
+        sqlite3.Error: It is no database, or damaged.
     """
-    return b"%013d %010d %013d %018d %s\n" % (
-        offset,
-        length,
-        status.st_size,
-        modified(status),
-        escaped(path).encode(),
-    )
+    database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_ROW_BYTES)
+    database.set_progress_handler(lambda: True, 2**16 + size // 4)  # a row of 60 bytes takes some twelve operations
+    database.execute("PRAGMA trusted_schema = OFF")
+    found = database.execute("SELECT name, sql FROM sqlite_master").fetchall()
+    if sorted(found) != sorted((name.encode(), statement.encode()) for name, statement in SCHEMA.items()):
+        raise ValueError("it has other tables")
 
 
-def format_line(split: str, label: int, sha256: bytes, place: bytes) -> bytes:
-    """Return the line of an image."""
-    return b"%-5s %04d %s %s" % (split.encode(), label, sha256.hex().encode(), place)
-
-
-def parse(lines: Iterable[bytes], root: Path, at_once: int = 50_000) -> Images:
-    """Return what sorted lines say.
+def read_images(database: sqlite3.Connection, root: Path) -> Images:
+    """Return all images.
 
     Args:
         root: Directory of the containers.
-        at_once: Lines that are in memory as text.
 
     Raises:
-        ValueError: A line is not as this module writes it, or out of order.
+        ValueError: A row is not as this module writes it, or there is none.
+        sqlite3.Error: The database is damaged.
     """
-    parts, last = [], b""
-    paths: dict[bytes, int] = {}
-    lines = iter(lines)
-    while some := list(islice(lines, at_once)):
-        found = [match.groups() for line in some if (match := _LINE.fullmatch(line))]
-        if len(found) < len(some):
-            raise ValueError("a line is damaged")
-        keys, split, label, sha256, _, offset, length, size, mtime, names = zip(*found, strict=True)
-        numbers = [np.array(column).astype(np.int64) for column in (label, offset, length, size, mtime)]
-        are_valid = (numbers[0] < len(synsets())) & (numbers[2] > 0) & (numbers[1] + numbers[2] <= numbers[3])
-        if not (are_valid.all() and all(map(_is_path, names))):
-            raise ValueError("a line is damaged")
-        if sorted((last, *keys)) != [last, *keys]:
-            raise ValueError("its lines are out of order")
-        hashes = np.frombuffer(bytes.fromhex(b"".join(sha256).decode()), np.uint8).reshape(-1, 32)
-        container = np.array([paths.setdefault(name, len(paths)) for name in names])
-        parts.append((np.array(split) == b"train", hashes, container, *numbers))
-        last = keys[-1]
-    if not parts:
+    paths, hashes, numbers = dict[bytes, int](), list[bytes](), list[npt.NDArray[np.int64]]()
+    selected = database.execute("SELECT * FROM image ORDER BY rowid")
+    while some := selected.fetchmany(10_000):
+        is_train, label, sha256, names, *place = zip(*some, strict=True)
+        columns = [[paths.setdefault(name, len(paths)) for name in names], is_train, label, *place]
+        is_typed = {type(value) for column in columns for value in column} == {int}
+        if not is_typed or {*map(type, sha256 + names)} != {bytes} or {*map(len, sha256)} != {32}:
+            raise ValueError("a row is damaged")
+        hashes += sha256
+        numbers.append(np.array(columns))
+    if not numbers:
         raise ValueError("it lists no images")
-    is_train, hashes, container, labels, offsets, lengths, sizes, mtimes = map(np.concatenate, zip(*parts, strict=True))
-    containers = [unescaped(name.decode()) for name in paths]
-    return Images(ImageFiles(root, labels, hashes, containers, container, offsets, lengths), is_train, sizes, mtimes)
+    container, train, labels, offset, length, size, times = np.concatenate(numbers, axis=1)
+    are_valid = (train >> 1 == 0) & (labels >= 0) & (labels < len(synsets()))
+    are_valid &= (offset >= 0) & (length > 0) & (length <= size) & (offset <= size - length)
+    if not (are_valid.all() and all(map(_is_path, paths))):
+        raise ValueError("a row is damaged")
+    digests = np.frombuffer(b"".join(hashes), np.uint8).reshape(-1, 32)
+    files = ImageFiles(root, labels, digests, [*map(os.fsdecode, paths)], container, offset, length)
+    return Images(files, train.astype(bool), size, times)
 
 
 def _is_path(name: bytes) -> bool:
-    """Whether a line's path is below the root."""
-    if b"%" in name:
-        name = unquote_to_bytes(name)
-    return b"\0" not in name and not name.startswith(b"/") and (b".." not in name or b".." not in name.split(b"/"))
-
-
-def known_hashes(lines: Iterable[bytes]) -> dict[bytes, bytes]:
-    """Return the sha256 of each image by its place. Lines that are none of an image are left out."""
-    found = map(_LINE.fullmatch, lines)
-    return {line[5]: bytes.fromhex(line[4].decode()) for line in found if line}
-
-
-def write_index(path: Path, header: Header, lines: Iterable[bytes]) -> None:
-    """Replace an index.
-
-    Args:
-        lines: Those of the images, sorted.
-    """
-    digest = hashlib.sha256()
-
-    def chunks() -> Iterator[bytes]:
-        for line in (to_json(header).encode() + b"\n", *lines):
-            digest.update(line)
-            yield line
-        yield _CHECKSUM % digest.hexdigest().encode()
-
-    UNGUARDED.write(path, chunks(), "--data DIR")
+    """Whether a path is below the root."""
+    return not (b"\0" in name or name.startswith(b"/") or b".." in name.split(b"/"))
 
 
 def read_index(path: Path) -> Index:
-    """Read an index and check that it is as it was written.
+    """Read an index and check that its images are those of its fingerprint.
 
     Raises:
         FileNotFoundError: There is none.
     """
     remedy = f"Index the images again: `paperbench data index imagenet DIR --data {shlex.quote(str(path.parent))}`"
-    digest = hashlib.sha256()
-
-    def lines(stream: BufferedReader, left: int) -> Iterator[bytes]:
-        while left > 0 and (line := stream.readline(MAX_LINE_BYTES)).endswith(b"\n"):
-            left -= len(line)
-            digest.update(line)
-            yield line
-
     try:
-        with open_regular(path, _MAX_BYTES) as stream:
-            first = stream.readline(_MAX_HEADER_BYTES)
-            header = from_json(Header, first)
-            digest.update(first)
-            left = os.fstat(stream.fileno()).st_size - len(first) - len(_CHECKSUM % bytes(64))
-            if "\0" in (root := unescaped(header.root)):
-                raise ValueError("its root is no path")
-            index = Index(path.parent, header, parse(lines(stream, left), path.parent / root))
-            if stream.read(MAX_LINE_BYTES) != _CHECKSUM % digest.hexdigest().encode():
-                raise ValueError("its checksum does not match")
+        with open_regular(path, MAX_BYTES) as stream:
+            size, first = os.fstat(stream.fileno()).st_size, stream.read(1)
+        if first == b"{":
+            raise ValueError("an earlier version of paperbench wrote it")
+        with closing(open_database(path, "mode=ro&immutable=1")) as database:
+            check(database, size)
+            rows = database.execute("SELECT root, facts FROM header LIMIT 2").fetchall()
+            if [[*map(type, row)] for row in rows] != [[bytes, bytes]] or b"\0" in rows[0][0]:
+                raise ValueError("it has no header")
+            root, facts = rows[0]
+            index = Index(path.parent, from_json(Header, facts), read_images(database, path.parent / os.fsdecode(root)))
+        if fingerprint(index.images.train, index.images.test) != index.header.fingerprint:
+            raise ValueError("its images are not those of its fingerprint")
     except FileNotFoundError:
         raise
     except OSError as error:
         raise PaperbenchError(format_read_error(path, error, "Check its permissions.")) from error
-    except ValueError as error:
-        raise PaperbenchError(f"{path} was changed or is cut off: {error}. {remedy}; all images are read.") from error
+    except (ValueError, sqlite3.Error) as error:
+        if (
+            getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CANTOPEN
+        ):  # it opens files by their whole path
+            raise PaperbenchError(
+                f"{path} cannot be opened. Check the permissions of the directories above it."
+            ) from error
+        raise PaperbenchError(f"{path} cannot be used: {error}. {remedy}; all images are read.") from error
     return index

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby, pairwise
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
 from paperbench.data.imagenet.containers import Entry, Member, Read, open_container, scan, tar_members
-from paperbench.data.imagenet.labels import DEVKIT, SOLUTION, find_labels, image_key, listed_images
 from paperbench.errors import PaperbenchError, listing
+from paperbench.files import format_read_error, read_at_most
 
 Split = Literal["train", "test"]
 Kind = Literal["class folders", "original archives", "tar shards", "parquet", "compressed"]
@@ -29,6 +30,14 @@ _COMPANION_SUFFIXES = (".cls", ".json", ".txt")
 _SYNSET = re.compile(r"n\d{8}")
 _NAMED = re.compile(r"^n\d{8}|(?<=_)n\d{8}(?=\.[^.]*$)")
 """A synset at the beginning of an image's name, or, as in Hugging Face's, at its end."""
+
+_KEY = re.compile(r"ILSVRC2012_val_\d{8}|n\d{8}_\d+")
+_SUFFIX = re.compile(r"\.(jpe?g|png)$", re.IGNORECASE)
+_LISTS = ("ImageSets/CLS-LOC/train_cls.txt", "LOC_train_solution.csv")
+"""Lists of training images, from ILSVRC and Kaggle."""
+_LISTED = re.compile(rb'^"?(?:[^\s,/]{1,100}/)?([^\s,/"]{1,200})"?[ ,]', re.MULTILINE)
+_MAX_LIST_BYTES = 2**28
+"""Maximum size of such a list; ILSVRC's has 40 MB."""
 
 _BASES = ("", "Data/CLS-LOC", "ILSVRC/Data/CLS-LOC", "data")
 """Where the images are in what people unpack or download."""
@@ -71,17 +80,15 @@ class Layout:
     Attributes:
         title: Kinds of the containers, such as "class folders".
         foreign: Files that are neither images of the data set nor known to belong to it. Hidden ones do not count.
-        missing: Images that a list in the directory mentions, but that were not found; and links that lead nowhere.
-            Both lists are complete once all images have been read.
+        missing: Training images that a list in the directory mentions, and test images of the classes that have some,
+            if they were not found; and links that lead nowhere. Both lists are complete once all images have been read.
     """
 
     title: str
-    _root: Path
+    root: Path
     _ranks: Ranks
     _sources: Sequence[_Source]
-    _labels: Mapping[str, int]
-    """Labels of flat validation images."""
-    _test_images: int
+    _test_labels: Mapping[str, int]
     foreign: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
 
@@ -90,35 +97,39 @@ class Layout:
         self.foreign.clear()
         self.missing.clear()
         for source in self._sources:
-            unseen = listed_images(_places(self._root, source.base), source.split)
-            if source.split == "test":
-                unseen = unseen or set(self._labels)
-            seen: set[str] | None = set() if source.split == "test" and not unseen else None
+            is_test, known_labels = source.split == "test", set[int]()
+            unseen = set(self._test_labels) if is_test else _listed_images(_places(self.root, source.base))
             read = {"class folders": self._folder, "original archives": self._archive, "tar shards": self._shards}
             for image in read[source.kind](source):
-                if any(self._ranks.get(synset) != image.label for synset in _NAMED.findall(image.name)):
-                    raise PaperbenchError(
-                        f"{self._root / image.path}: {image.name} names another synset than that of its label, "
-                        f"{[*self._ranks][image.label]}. Labels are ranks of the synsets in alphabetical order, and "
-                        "directories have the images of the synset in their name. Unpack or write the images again."
-                    )
                 key = image_key(image.name)
-                unseen.discard(key)
-                if seen is not None:
-                    seen.add(key)
+                self._check_label(image, key)
+                if key in unseen:
+                    unseen.discard(key)
+                    known_labels.add(image.label)
                 yield image
-            if seen is not None:
-                unseen = _gaps(seen, self._test_images)
+            if is_test:
+                unseen = {key for key in unseen if self._test_labels[key] in known_labels}
             unseen.difference_update([image_key(PurePosixPath(path).name) for path in self.missing])
             self.missing += sorted(unseen)
 
+    def _check_label(self, image: FoundImage, key: str) -> None:
+        labels = [self._ranks.get(synset) for synset in _NAMED.findall(image.name)]
+        if image.split == "test":
+            labels.append(self._test_labels.get(key, image.label))
+        if labels.count(image.label) < len(labels):
+            raise PaperbenchError(
+                f"{self.root / image.path}: {image.name} is an image of another synset than that of its label, "
+                f"{[*self._ranks][image.label]}. Labels are ranks of the synsets in alphabetical order, and "
+                "directories have the images of the synset in their name. Unpack or write the images again."
+            )
+
     def _folder(self, source: _Source) -> Iterator[FoundImage]:
         (directory,) = source.paths
-        for entry in scan(self._root / directory):
+        for entry in scan(self.root / directory):
             path = f"{directory}/{entry.name}"
             label = self._ranks.get(entry.name)
             if label is not None and entry.is_directory:
-                for file in scan(self._root / path):
+                for file in scan(self.root / path):
                     yield from self._file(source.split, f"{path}/{file.name}", file, label)
             elif entry.is_file and (label := self._ranks.get(entry.name.removesuffix(".tar"))) is not None:
                 yield from self._archive(source._replace(paths=(path,)), label)
@@ -127,7 +138,7 @@ class Layout:
 
     def _flat_label(self, split: Split, name: str) -> int | None:
         named = [self._ranks[synset] for synset in _NAMED.findall(name) if synset in self._ranks]
-        labels = self._labels if split == "test" else {}
+        labels = self._test_labels if split == "test" else {}
         return labels.get(image_key(name), named[0] if named else None)
 
     def _file(self, split: Split, path: str, entry: Entry, label: int | None) -> Iterator[FoundImage]:
@@ -141,8 +152,8 @@ class Layout:
     def _archive(self, source: _Source, label: int | None = None) -> Iterator[FoundImage]:
         """Yield the images of an archive of one class, of the classes' archives, or of flat validation images."""
         (path,) = source.paths
-        title = str(self._root / path)
-        with open_container(self._root / path) as (read, size):
+        title = str(self.root / path)
+        with open_container(self.root / path) as (read, size):
             for member in tar_members(read, 0, size, title):
                 name = PurePosixPath(member.name).name
                 inner = self._ranks.get(name.removesuffix(".tar")) if name.endswith(".tar") else None
@@ -156,14 +167,14 @@ class Layout:
 
     def _shards(self, source: _Source) -> Iterator[FoundImage]:
         for path in source.paths:
-            with open_container(self._root / path) as (read, size):
-                members = tar_members(read, 0, size, str(self._root / path))
+            with open_container(self.root / path) as (read, size):
+                members = tar_members(read, 0, size, str(self.root / path))
                 for (folder, key), group in groupby(members, key=_webdataset_key):
                     files = list(group)
                     synset = PurePosixPath(folder).name
                     label = self._ranks.get(synset)
                     if label is None and not _SYNSET.fullmatch(synset) and any(_is_image(f.name) for f in files):
-                        label = self._webdataset_label(read, key, files, f"{self._root / path}: {folder}{key}")
+                        label = self._webdataset_label(read, key, files, f"{self.root / path}: {folder}{key}")
                     for file in files:
                         if not file.name.endswith(_COMPANION_SUFFIXES):
                             yield from self._member(source.split, path, file, label)
@@ -204,18 +215,32 @@ def _webdataset_key(member: Member) -> tuple[str, str]:
     return folder + slash, name.partition(".")[0]
 
 
-def _gaps(keys: set[str], total: int) -> set[str]:
-    """Return the absent ones of ILSVRC's numbered validation images, if nine tenths of them are there."""
-    expected = {f"ILSVRC2012_val_{number:08}" for number in range(1, total + 1)}
-    return expected - keys if keys <= expected and 10 * len(keys) >= 9 * total else set()
+def image_key(name: str) -> str:
+    """Return ILSVRC's name of the image of a file: without suffix, and without what others append."""
+    found = _KEY.match(name)
+    return found[0] if found else _SUFFIX.sub("", name)
 
 
-def find_layout(root: Path, classes: Sequence[str], test_per_class: int = 50) -> Layout:
+def _listed_images(places: Iterable[Path]) -> set[str]:
+    """Return the names of the training images that ILSVRC's or Kaggle's lists have, if they are in the directories."""
+    keys: set[str] = set()
+    for file in (place / name for place in places for name in _LISTS):
+        try:
+            content = read_at_most(file, _MAX_LIST_BYTES).removeprefix(codecs.BOM_UTF8)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise PaperbenchError(format_read_error(file, error, "Check its permissions, or copy it again.")) from error
+        keys.update(image_key(found[1].decode("utf-8", "replace")) for found in _LISTED.finditer(content))
+    return keys - {"ImageId"}
+
+
+def find_layout(root: Path, classes: Sequence[str], test_labels: Mapping[str, int]) -> Layout:
     """Return the layout of a directory, or of directories in it. The training or the test set may be absent.
 
     Args:
         classes: Names of the classes by label.
-        test_per_class: Test images of each class of a complete set.
+        test_labels: Labels of the test images by name, as `image_key` returns it.
     """
     ranks = {name: label for label, name in enumerate(classes)}
     entries = scan(root)
@@ -247,9 +272,15 @@ def find_layout(root: Path, classes: Sequence[str], test_per_class: int = 50) ->
                 "read in place."
             )
     found.sort(key=lambda source: source.split, reverse=True)
-    labels = _flat_labels(root, found[-1], ranks)
     title = " and ".join(dict.fromkeys(source.kind for source in found))
-    return Layout(title, root, ranks, found, labels, test_per_class * len(classes))
+    return Layout(title, root, ranks, found, test_labels)
+
+
+def original_layout(root: Path, classes: Sequence[str], test_labels: Mapping[str, int]) -> Layout:
+    """Return the layout of the original archives in a directory, whatever else it has."""
+    kind: Kind = "original archives"
+    sources = [_Source(split, kind, "", name, (name,)) for name, split in _ARCHIVES.items()]
+    return Layout(kind, root, {name: label for label, name in enumerate(classes)}, sources, test_labels)
 
 
 def _sources(root: Path, base: str, ranks: Ranks) -> Iterator[_Source]:
@@ -281,27 +312,10 @@ def _sources(root: Path, base: str, ranks: Ranks) -> Iterator[_Source]:
 
 
 def _places(root: Path, base: str) -> list[Path]:
-    """Return the directories where lists and labels may be. Kaggle's are up to three levels above the images."""
+    """Return the directories where lists may be. Kaggle's are up to three levels above the images."""
     directory = root / base
     above = directory.absolute().parents[:3] if directory.absolute().name == "CLS-LOC" else ()
     return list(dict.fromkeys([directory, *above, root]))
-
-
-def _flat_labels(root: Path, source: _Source, ranks: Ranks) -> dict[str, int]:
-    """Return the labels of the validation images by name, if not all images are in folders of their classes."""
-    (path, *_) = source.paths
-    if source.split == "train" or source.kind == "tar shards":
-        return {}
-    if source.kind == "class folders" and all(_NAMED.search(f.name) for f in scan(root / path) if _is_image(f.name)):
-        return {}
-    labels = find_labels(_places(root, source.base), ranks)
-    if labels is None:
-        raise PaperbenchError(
-            f"{root / path} has validation images without labels. Add to {root / source.base} one of {SOLUTION} (from "
-            f"Kaggle), {DEVKIT}.tar.gz (from image-net.org) or the directory {DEVKIT} unpacked from it; or move the "
-            "images to directories named after their synsets."
-        )
-    return labels
 
 
 def _describe_absence(root: Path, entries: Sequence[Entry], ranks: Ranks) -> str:
@@ -321,7 +335,7 @@ def _describe_absence(root: Path, entries: Sequence[Entry], ranks: Ranks) -> str
         f"{root} has no images of ImageNet in a known layout. Give a directory with one of these:\n"
         "  - train/<synset>/ and val/<synset>/ with image files; or train/ and val/ with <name>_<synset>.JPEG\n"
         "  - Kaggle's files\n"
-        f"  - the archives {' and '.join(_ARCHIVES)}, with {DEVKIT}.tar.gz or {SOLUTION}\n"
+        f"  - the archives {' and '.join(_ARCHIVES)}\n"
         "  - tar shards such as train-00000.tar and val-00000.tar\n"
         "  - Hugging Face's parquet files, for `paperbench data pack imagenet DIR OUT`"
     )

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from paperbench.data.imagenet.batches import CentralCrops, read_and_decode
-from paperbench.data.imagenet.build import in_threads
+from paperbench.data.imagenet.crew import in_threads
 from paperbench.data.imagenet.draws import NO_WORDS
 from paperbench.data.imagenet.index import PhotoDataset
 from paperbench.errors import PaperbenchError

@@ -8,15 +8,14 @@ import sys
 import time
 import weakref
 from collections import deque
-from dataclasses import dataclass, field
-from queue import SimpleQueue
-from threading import Lock, Thread, current_thread
-from typing import Self
+from functools import partial
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from paperbench.data.imagenet.batches import BatchPlan, Crops, CropSource
+from paperbench.data.imagenet.crew import Crew, Order
 from paperbench.streams import Clock
 
 _STARVED = 0.05
@@ -32,69 +31,18 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Names of glibc's malloc.h."""
 
 
-@dataclass
-class _Batch:
+class _Batch(NamedTuple):
     """A batch in the making.
 
     Attributes:
         pixels: (N, crop, crop, 3), the beginning of the buffer.
-        missing: Number of crops that are not made yet.
-        errors: By row.
-        done: Gets an entry when no crop is missing.
+        rows: The orders of the crops.
     """
 
     plan: BatchPlan
     buffer: Tensor
     pixels: Tensor
-    missing: int
-    errors: dict[int, BaseException] = field(default_factory=dict)
-    done: SimpleQueue[None] = field(default_factory=SimpleQueue)
-
-
-class _Crew:
-    """Threads that make the crops that are ordered, until they are dismissed.
-
-    They do not refer to the stream, so that one which nobody uses is closed.
-
-    Attributes:
-        tasks: Batches and rows; None ends a thread.
-        worked: Seconds of processor time so far.
-    """
-
-    def __init__(self, source: CropSource, threads: int) -> None:
-        self._source = source
-        self.tasks: SimpleQueue[tuple[_Batch, int] | None] = SimpleQueue()
-        self.worked, self._is_dismissed = 0.0, False
-        self._lock = Lock()  # taken by threads only: a signal could interrupt the consumer before it is released
-        # Python's exit waits for threads that are no daemons before it closes the stream, and then for ever.
-        self.threads = [Thread(target=self.work, name=f"crops {n + 1}", daemon=True) for n in range(threads)]
-        for thread in self.threads:
-            thread.start()
-
-    def work(self) -> None:
-        """Make crops until a task is None."""
-        while (task := self.tasks.get()) and not self._is_dismissed:
-            batch, row = task
-            began = time.thread_time()
-            try:
-                self._source.render(batch.plan, row, batch.pixels[row].numpy())
-            except BaseException as error:  # which the consumer raises, or it would wait for ever
-                batch.errors[row] = error
-            with self._lock:
-                self.worked += time.thread_time() - began
-                batch.missing -= 1
-                is_last = not batch.missing
-            if is_last:
-                batch.done.put(None)
-
-    def dismiss(self) -> None:
-        """End the threads, each after its current image."""
-        self._is_dismissed = True
-        for _ in self.threads:
-            self.tasks.put(None)
-        if current_thread() not in self.threads:  # else one of them collects garbage, and the others may wait for it
-            for thread in self.threads:
-                thread.join()
+    rows: list[Order[None]]
 
 
 class CropStream:
@@ -135,7 +83,7 @@ class CropStream:
         self._waited = 0.0
         self._reported = clock(), 0.0, 0.0
         _keep_freed_memory()
-        self._crew = _Crew(source, threads)
+        self._crew = Crew(threads)
         self._dismiss = weakref.finalize(self, self._crew.dismiss)
 
     def __enter__(self) -> Self:
@@ -163,13 +111,11 @@ class CropStream:
             raise StopIteration
         began = self._clock()
         if not self._crew.threads:
-            self._crew.tasks.put(None)
-            self._crew.work()
+            self._crew.catch_up()
         batch = self._pending.popleft()
-        batch.done.get()
+        for row in batch.rows:
+            row.result()
         self._held = [batch.buffer]
-        if batch.errors:
-            raise batch.errors[min(batch.errors)]
         self._waited += self._clock() - began
         return self._source.assemble(batch.plan, batch.pixels)
 
@@ -195,10 +141,9 @@ class CropStream:
         """Order the crops of as many batches as there are free buffers."""
         while self._free and len((plan := self._source.plan(self._next)).images):
             buffer = self._free.pop()
-            batch = _Batch(plan, buffer, buffer[: len(plan.images)], len(plan.images))
-            self._pending.append(batch)
-            for row in range(batch.missing):
-                self._crew.tasks.put((batch, row))
+            pixels, render = buffer[: len(plan.images)], self._source.render
+            rows = [self._crew.order(partial(render, plan, row, out)) for row, out in enumerate(pixels.numpy())]
+            self._pending.append(_Batch(plan, buffer, pixels, rows))
             self._next += self._step
 
 

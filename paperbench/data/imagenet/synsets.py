@@ -1,17 +1,20 @@
-"""The 1,000 synsets of ImageNet's classes."""
+"""What is known of ImageNet's classes: their synsets, and the labels of the validation images."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+
+import numpy as np
 
 from paperbench.errors import PaperbenchError
 
 
 @cache
 def synsets() -> tuple[str, ...]:
-    """Return them in alphabetical order, in which labels count them.
+    """Return the 1,000 synsets in alphabetical order, in which labels count them.
 
     They are read from timm's files without importing timm, which would import torch.
     """
@@ -23,3 +26,14 @@ def synsets() -> tuple[str, ...]:
     except OSError as error:
         raise PaperbenchError(f"The list of ImageNet's classes is missing ({error}). Install timm again.") from error
     return tuple(sorted(text.split()))
+
+
+@cache
+def validation_labels() -> Mapping[str, int]:
+    """Return the labels of the 50,000 validation images of ILSVRC 2012, by the names of their files without suffix.
+
+    Source: `datasets/imagenet2012/validation_labels.txt` of tensorflow-datasets 4.9.10, compared with the script
+    `valprep.sh` that is common with PyTorch. `validation_labels.npy` has them in the order of the images' numbers.
+    """
+    labels = np.load(Path(__file__).with_name("validation_labels.npy"))
+    return {f"ILSVRC2012_val_{number:08}": label for number, label in enumerate(labels.tolist(), 1)}

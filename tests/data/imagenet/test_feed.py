@@ -150,7 +150,7 @@ def test_reestimation_shows_whole_groups_of_one_pass_of_its_own(dataset: PhotoDa
 
 
 def crop_threads() -> int:
-    return sum(thread.name.startswith("crops ") for thread in threading.enumerate())
+    return sum(thread.name.startswith("crew ") for thread in threading.enumerate())
 
 
 def test_closed_feed_has_no_threads_and_can_go_on(dataset: PhotoDataset, recipe: Recipe) -> None:

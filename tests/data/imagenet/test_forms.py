@@ -16,7 +16,7 @@ from paperbench.data.imagenet.build import Published, index_images
 from paperbench.data.imagenet.index import ImageFiles, PhotoDataset
 from paperbench.data.imagenet.pack import pack
 from paperbench.specs.recipe import Evaluation, Photographs
-from tests.data.imagenet.miniature import SYNSETS, of, write_folders, write_parquet
+from tests.data.imagenet.miniature import SYNSETS, known_labels, of, write_folders, write_parquet
 from tests.data.imagenet.small_files import crops_of
 from tests.data.imagenet.test_layout import LAYOUTS, write
 
@@ -33,13 +33,13 @@ def write_packed(root: Path) -> Path:
 
 NEEDS_PYARROW = pytest.mark.skipif(find_spec("pyarrow") is None, reason="needs pyarrow")
 FORMS = (
-    *(partial(write, files=LAYOUTS[form]) for form in ("folders", "Kaggle", "archives, devkit", "shards")),
+    *(partial(write, files=LAYOUTS[form]) for form in ("folders", "Kaggle", "archives", "shards")),
     pytest.param(write_packed, marks=NEEDS_PYARROW),
 )
 
 
 def indexed(write: Callable[[Path], Path], directory: Path) -> PhotoDataset:
-    published = Published(SYNSETS, train=20, test=10, test_per_class=2, shorter_side=0)
+    published = Published(SYNSETS, train=20, test=10, test_labels=known_labels(), shorter_side=0)
     root = write(directory / "images")
     return index_images(root, directory / "data", io.StringIO(), threads=1, published=published).dataset()
 
