@@ -657,6 +657,7 @@ def plan_runs(
         selection=selection,
         training=training,
         unnamed_rows=tuple(dict.fromkeys(cell.row.id for cell in matching if cell not in chosen)),
+        # twice the planned number is its extension, which verdicts judge by the planned one
         seeds=usual if selection.profile == "paper" and seeds == 2 * usual else seeds,
         runs=runs,
         remaining=to_do,

@@ -263,8 +263,8 @@ def of_run(run: RunDirectory, record: Record, dataset: Dataset) -> Case:
         saved = Checkpoint.from_bytes(file.read(), record.run, file.path)
         state, buffers = saved.net, sum(name.startswith("momentum.") for name in saved.state)
         momentum = [saved.state[f"momentum.{index}"] for index in range(buffers)]
-    of_run = (record.seed, record.spec.digest, record.iteration, state, None, momentum, History.read(run.history_file))
-    return Case(record.net, net, recipe, dataset, *of_run)
+    own = (record.seed, record.spec.digest, record.iteration, state, None, momentum, History.read(run.history_file))
+    return Case(record.net, net, recipe, dataset, *own)
 
 
 def subject_of(case: Case, conditions: AnalysisOptions, device: torch.device) -> Subject:
@@ -288,16 +288,15 @@ def subject_of(case: Case, conditions: AnalysisOptions, device: torch.device) ->
         if spec.size is not None and not (family.takes(spec.size) and spec.size < own):
             least = family.least_size
             raise PaperbenchError(f"Images of {own} pixels can be made smaller, down to {least} for this net (--size).")
-        subject = Subject(
+        return Subject(
             trainer.model,
             images if spec.size is None else F.adaptive_avg_pool2d(images, spec.size),
             batch.labels[: spec.images],
             by_batch=conditions.batch_norm == "batch",
             dtype=DTYPES[conditions.precision],
             seed=derived_seed(case.seed, "analysis noise"),
+            label_smoothing=recipe.label_smoothing or 0.0,
         )
-        subject.label_smoothing = recipe.label_smoothing or 0.0
-        return subject
 
 
 def analyse(case: Case, conditions: AnalysisOptions, device: torch.device) -> Analysis:

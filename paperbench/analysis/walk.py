@@ -29,16 +29,24 @@ class Subject:
             it is as in tests.
         dtype: Of all arithmetic.
         seed: Of the dropout.
+        label_smoothing: Of the loss that is trained on.
 
     Attributes:
-        label_smoothing: Of the loss that is trained on; 0 unless it is set.
         units: The residual units, each with its place in the architecture.
         spacing: About the square root of their number. To pass back keeps the input of every such unit, and computes
             the others twice.
     """
 
     def __init__(
-        self, model: ResidualNet, images: Tensor, labels: Tensor, *, by_batch: bool, dtype: torch.dtype, seed: int = 0
+        self,
+        model: ResidualNet,
+        images: Tensor,
+        labels: Tensor,
+        *,
+        by_batch: bool,
+        dtype: torch.dtype,
+        seed: int = 0,
+        label_smoothing: float = 0.0,
     ) -> None:
         self.model = (
             copy.deepcopy(model)
@@ -51,8 +59,8 @@ class Subject:
             if isinstance(layer, nn.BatchNorm2d):
                 layer.__class__ = nn.BatchNorm2d  # a trainer's keep statistics
                 layer.running_mean = layer.running_var = layer.num_batches_tracked = None  # nothing to update
-        self.images, self.labels, self._seed = images.to(dtype).contiguous(), labels, seed
-        self.label_smoothing = 0.0
+        self.images, self.labels = images.to(dtype).contiguous(), labels
+        self._seed, self._label_smoothing = seed, label_smoothing
         modules = (module for module in self.model.stages.modules() if isinstance(module, ResidualUnit))
         self.units = list(zip(units(model.net), modules, strict=True))
         self.spacing = math.isqrt(len(self.units)) + 1
@@ -72,7 +80,7 @@ class Subject:
 
     def loss(self, x: Tensor) -> Tensor:
         """Return E, the loss of the batch that is trained on, from x_L: mean cross-entropy, with label smoothing."""
-        return F.cross_entropy(self.logits(x), self.labels, label_smoothing=self.label_smoothing)
+        return F.cross_entropy(self.logits(x), self.labels, label_smoothing=self._label_smoothing)
 
     @torch.no_grad()
     def forward(self, x: Tensor | None = None, first: int = 0, last: int | None = None) -> Iterator[UnitAt]:

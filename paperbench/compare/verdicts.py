@@ -113,7 +113,8 @@ class CellFacts:
         differs: Whether it differs from the paper after Holm's correction, which makes the exit status 1.
         shift: The interval's difference, if it is significant but within the tolerance.
         difference: Our median minus the published number, whatever the verdict; null unless both are numbers.
-        p_value: Of the hypothesis that the true difference is within the tolerance.
+        p_value: Of the hypothesis that the true difference is within the tolerance; in the second analysis times the
+            ratio of the two levels, so that Holm's correction can compare it with the first's.
         nets: The net, or all nets of a sweep. The other values are for all nets together.
     """
 
