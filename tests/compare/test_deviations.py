@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paperbench.compare.deviations import Deviation
+from paperbench.compare.deviations import Deviation, _flat
 from paperbench.runs.record import DataFacts, Record
 from paperbench.specs.experiment import CellNets
 from paperbench.specs.table import Table
@@ -62,6 +62,13 @@ def test_dropout_in_residual_branches_deviates() -> None:
     run = record(TABLE2, PREACT, 6.4, net={"residual_dropout": 0.3})
     expected = Deviation("dropout in residual branches", "none", "0.3", (PREACT,))
     assert found(run, table=table)["dropout in residual branches"] == expected
+
+
+def test_nested_values_have_their_whole_name() -> None:
+    recipe = TABLE5.recipes["paper", "imagenet"]
+    flat = dict(_flat(recipe.defining_values()))
+    assert "photographs.lighting.std" in flat
+    assert all(recipe.value_of(name) == value for name, value in flat.items())
 
 
 @pytest.mark.parametrize(
