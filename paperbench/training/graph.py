@@ -123,13 +123,13 @@ class _Schedule:
 class _Copies:
     """Inputs of a captured step: the choices of one iteration, copied to tensors that stay."""
 
-    def __init__(self, batches: Feed, first: int) -> None:
-        self._batches = batches
-        self._choices = tuple(part.clone() for part in batches.choices(first))
+    def __init__(self, feed: Feed, first: int) -> None:
+        self._feed = feed
+        self._choices = tuple(part.clone() for part in feed.choices(first))
         self.state: list[Tensor] = []
 
     def prepare(self, iteration: int) -> None:
-        for ours, new in zip(self._choices, self._batches.choices(iteration), strict=True):
+        for ours, new in zip(self._choices, self._feed.choices(iteration), strict=True):
             ours.copy_(new)
 
     def read(self) -> Choices:
@@ -187,7 +187,7 @@ class GraphEngine:
     def __init__(
         self,
         step: TrainingStep,
-        batches: Feed,
+        feed: Feed,
         iterations: int,
         state: Sequence[Tensor],
         capture: CudaCapture,
@@ -195,8 +195,8 @@ class GraphEngine:
     ) -> None:
         self._processes = processes
         self._step, self._state, self._capture = step, state, capture
-        self._iterations, self._batches = iterations, batches
-        schedule = batches.schedule(iterations)
+        self._iterations, self._feed = iterations, feed
+        schedule = feed.schedule(iterations)
         self._inputs: _Schedule | _Copies | None = None if schedule is None else _Schedule(schedule)
         self._replay: Work | None = None
 
@@ -208,7 +208,7 @@ class GraphEngine:
             self._step.update()
 
     def _run(self, iteration: int) -> None:
-        self._inputs = self._inputs or _Copies(self._batches, iteration)
+        self._inputs = self._inputs or _Copies(self._feed, iteration)
         if self._replay is None:
             self._replay = self._capture_step(self._inputs)
         self._inputs.prepare(iteration)
@@ -230,7 +230,7 @@ class GraphEngine:
             work()
             inputs.rewind()
 
-        tensors, device = [*self._state, *inputs.state], self._batches.device
+        tensors, device = [*self._state, *inputs.state], self._feed.device
         before = [t.detach().clone() for t in tensors]
         try:
             with torch.random.fork_rng([device] if device.type == "cuda" else []):

@@ -47,17 +47,17 @@ class TrainingStep:
         optimiser: MomentumSGD,
         metrics: MetricAccumulator,
         recipe: Recipe,
-        batches: Feed,
+        feed: Feed,
         precision: str,
         processes: Processes,
         *,
         run: Callable[[Iterable[Callable[[], GroupResult]]], Iterable[GroupResult]] = in_turn,
     ) -> None:
         self._workings, self._run, self._optimiser, self._metrics = workings, run, optimiser, metrics
-        self._recipe, self._batches, self._precision, self._processes = recipe, batches, precision, processes
+        self._recipe, self._feed, self._precision, self._processes = recipe, feed, precision, processes
         self._rows: list[Tensor] = []
         self._gradients: list[Tensor] = []
-        self._device = batches.device
+        self._device = feed.device
         self._loss_weights = {recipe.batch_size: self._loss_weight(recipe.batch_size)}
 
     def _loss_weight(self, images: int) -> Tensor:
@@ -74,7 +74,7 @@ class TrainingStep:
             images: Number of images of the whole batch; by default the recipe's.
         """
         images = images or self._recipe.batch_size
-        batch = self._batches.make(choices)
+        batch = self._feed.make(choices)
         self._workings[0].refresh()
         weight = self._loss_weights.get(images)
         if weight is None:
