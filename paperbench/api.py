@@ -746,8 +746,8 @@ def assist(selection: Selection, training: TrainingOptions, processes: Processes
         return _runs(table, selection, training, device, may_lack_data=False)
 
     device = choose_device(training.device, lambda _: None)
-    processes.limits = limits = Limits(training.stop_at, training.max_seconds)
-    worker = Worker(Store(selection.results), SessionSetting(device, limits, Observer(), training.engine, processes))
+    processes.limits = limits = Limits()  # process 0 has those of the command
+    worker = Worker(Store(selection.results), SessionSetting(device, limits, Observer(), processes=processes))
     with stopping_on_signals(limits, is_launched=True):
         return worker.assist(processes.agreed(planned))
 

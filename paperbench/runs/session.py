@@ -6,7 +6,6 @@ If several processes share the run, all go through the same session, and process
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -28,7 +27,6 @@ from paperbench.runs.record import DataFacts, Divergence, Files, Record, Result,
 from paperbench.runs.resume import Checkpoint, CheckpointFacts, change_of_rounding, load_into, newest_checkpoint
 from paperbench.runs.store import RunDirectory
 from paperbench.runs.weights import weights_bytes
-from paperbench.streams import Clock
 from paperbench.training.engines import Way, engine_candidates, why_best
 from paperbench.training.memory import memory_free
 from paperbench.training.processes import ALONE, Processes
@@ -47,6 +45,7 @@ class SessionSetting:
     Attributes:
         engine: Name of the engine to train with; "auto" chooses one for the device and the run.
         processes: Those that train each run together.
+        new_trainer: Makes the trainers, as `Trainer` does.
         memory_free: Returns how many bytes a training can still allocate on a device, if the system says so.
     """
 
@@ -57,7 +56,6 @@ class SessionSetting:
     processes: Processes = ALONE
     new_trainer: Callable[..., Trainer] = Trainer
     memory_free: Callable[[torch.device], int | None] = memory_free
-    clock: Clock = time.monotonic
 
 
 class RunSession:
@@ -77,7 +75,7 @@ class RunSession:
     def __init__(self, run: PlannedRun, directory: RunDirectory, lease: Lease, setting: SessionSetting) -> None:
         self.run, self.directory, self._lease = run, directory, lease
         self._limits, self._observer, self._processes = setting.limits, setting.observer, setting.processes
-        self._setting, self._clock = setting, setting.clock
+        self._setting, self._clock = setting, setting.limits.clock
         self._warn = partial(setting.observer.warned, run)
         self._engine = ""
         self.record: Record | None = None
@@ -86,17 +84,18 @@ class RunSession:
         self.divergence: Divergence | None = None
         self._earlier: tuple[Session, ...] = ()
         self._fallback: str | None = None
-        self._last = setting.limits.last_iteration(run.recipe.iterations)
         self._started = self._saved_at = self._clock()
         self._save_seconds = 0.0
         self._test_seconds: float | None = None
         self._slow_periods = 0
 
-    def train(self, way: Way) -> Iterator[int]:
+    def train(self, way: Way, engine: str, last: int) -> Iterator[int]:
         """Train to the run's end or to a limit, save, and test a run that is complete. Pause after each iteration.
 
         Args:
             way: The way to train that fits into the memory; its engine may be slower than the best one.
+            engine: The engine that the user asked for; "auto" stands for the best one.
+            last: The iteration to train to.
 
         Yields:
             The number of iterations done.
@@ -104,16 +103,16 @@ class RunSession:
         Raises:
             Interrupted: A signal arrived before the first iteration; there is nothing to save.
         """
-        why = self._begin(way)
+        why = self._begin(way, engine)
         with closing(self.trainer), closing(self.directory):
-            self._observer.started(self.run, self.trainer.iteration, self._last, self._engine, why)
+            self._observer.started(self.run, self.trainer.iteration, last, self._engine, why)
             try:
                 self._log_if_due()  # the session before may have been interrupted in its test
-                while self.trainer.iteration < self._last and not self._is_to_end():
+                while self.trainer.iteration < last and not self._is_to_end():
                     self.trainer.step()
                     self._observer.stepped(self.trainer.iteration)
                     self._log_if_due()
-                    if self._is_checkpoint_due():
+                    if self.trainer.iteration < last and self._is_checkpoint_due():
                         self._save()
                     yield self.trainer.iteration
             except Interrupted:
@@ -131,7 +130,7 @@ class RunSession:
 
     # Build and resume
 
-    def _begin(self, way: Way) -> str:
+    def _begin(self, way: Way, engine: str) -> str:
         """Build the trainer, load the newest checkpoint, and begin the history; return why this engine was chosen."""
         run, processes = self.run, self._processes
         checkpoint = processes.lead(partial(newest_checkpoint, run, self.directory, self._warn))
@@ -139,7 +138,7 @@ class RunSession:
             facts = from_json(CheckpointFacts, text)
             self._earlier, self.history = merged(facts.sessions), list(facts.history)
             self.best_test_error, self.divergence = facts.best_test_error, facts.divergence
-        self._engine, self.trainer, problems = self._sound_trainer(way)
+        self._engine, self.trainer, problems = self._sound_trainer(way, engine)
         self._fallback = "; ".join(problems) or None
         if text:
             processes.lead(partial(load_into, self.trainer, checkpoint, self.directory))
@@ -149,15 +148,15 @@ class RunSession:
         processes.lead(self.directory.clear_leftovers)
         processes.lead(partial(self.directory.write_history, self.history))
         self._saved_at = self._clock()
-        return self._fallback or why_best(self._setting.engine, self._setting.device)
+        return self._fallback or why_best(engine, self._setting.device)
 
-    def _sound_trainer(self, way: Way) -> tuple[str, Trainer, list[str]]:
+    def _sound_trainer(self, way: Way, engine: str) -> tuple[str, Trainer, list[str]]:
         """Return the engine of `way` or a slower one, a new trainer with it, and why faster ones are not used."""
         run, device, processes = self.run, self._setting.device, self._processes
         self._facts = Facts.of(device)
         earlier = self._earlier[-1].engine if self._earlier else None
         return sound_trainer(
-            processes.agreed(lambda: engine_candidates(self._setting.engine, device, earlier)),
+            processes.agreed(lambda: engine_candidates(engine, device, earlier)),
             way.engine,
             partial(
                 self._setting.new_trainer,
@@ -170,7 +169,7 @@ class RunSession:
             device,
             processes,
             machines_differ=not self._facts.have_equal_machines(processes),
-            announce=lambda engine: self._observer.checking(run, engine, processes.count),
+            announce=lambda name: self._observer.checking(run, name, processes.count),
             warn=self._warn,
         )
 
@@ -224,7 +223,7 @@ class RunSession:
     def _is_checkpoint_due(self) -> bool:
         """Whether this iteration may be saved, and saving would not exceed its share of the time."""
         iteration, monitoring = self.trainer.iteration, self.run.recipe.monitoring
-        if iteration % monitoring.checkpoint_every or iteration >= self._last or self.divergence:
+        if iteration % monitoring.checkpoint_every or self.divergence:
             return False
         is_affordable = (self._clock() - self._saved_at) * monitoring.checkpoint_share >= self._save_seconds
         return self._processes.any_of(is_affordable)[0]
@@ -239,7 +238,7 @@ class RunSession:
         def write() -> None:
             self._newest = self.directory.checkpoints.write(checkpoint.iteration, checkpoint.to_bytes())
             self.directory.write_history(history)
-            self._write_record("diverged" if self.divergence else "partial")
+            self._write_record(sessions)
             self.directory.checkpoints.prune(self._newest, keep_previous=not self.divergence)
 
         self._processes.lead(write)
@@ -247,11 +246,7 @@ class RunSession:
         self._save_seconds = self._saved_at - started
 
     def _finish(self) -> None:
-        """Test the trained net, and write the weights and the final record.
-
-        Raises:
-            Interrupted: A signal arrived; another session can finish the run.
-        """
+        """Test the trained net, and write the weights and the final record."""
         measured = self.trainer.finish()
         if not all(math.isfinite(one.loss) for one in measured):
             self.divergence = self._divergence()  # the last update broke the net, after the last training loss
@@ -266,7 +261,7 @@ class RunSession:
                 weights = weights_bytes(self.run, self.trainer, result)
                 weights_sha256 = sha256(weights).hexdigest()
                 self.directory.write_weights(weights)
-            self._write_record("finished" if result else "diverged", result, weights_sha256)
+            self._write_record(self._sessions(), result, weights_sha256)
             self.directory.checkpoints.prune(self._newest, keep_previous=False)
 
         self._processes.lead(write)
@@ -278,7 +273,10 @@ class RunSession:
         processes = self._processes.count if self._processes.count > 1 else None
         return (*self._earlier, Session(self.trainer.iteration, seconds, *own, processes))
 
-    def _write_record(self, status: Status, result: Result | None = None, weights_sha256: str | None = None) -> None:
+    def _write_record(
+        self, sessions: tuple[Session, ...], result: Result | None = None, weights_sha256: str | None = None
+    ) -> None:
+        status: Status = "diverged" if self.divergence else "finished" if result else "partial"
         history = sha256(history_bytes(self.history)).hexdigest()
         self.record = Record(
             schema=SCHEMA,
@@ -289,7 +287,7 @@ class RunSession:
             iteration=self.trainer.iteration,
             result=result,
             divergence=self.divergence,
-            sessions=self._sessions(),
+            sessions=sessions,
             test_every=self.run.recipe.monitoring.test_every,
             data=DataFacts.of(self.run.dataset),
             spec=self.run.spec,

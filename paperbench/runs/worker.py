@@ -20,7 +20,7 @@ from paperbench.runs.store import RunDirectory, Store
 from paperbench.training.engines import ENGINES, REFERENCE, Way, engine_candidates, ways_to_train
 from paperbench.training.memory import is_out_of_memory, release_memory
 from paperbench.training.trainer import NUMERICS_VERSION
-from paperbench.typed import Line, from_json, to_json, typed
+from paperbench.typed import Line, Natural, from_json, to_json, typed
 
 
 def is_done(record: Record | None, run: PlannedRun, limits: Limits) -> bool:
@@ -56,7 +56,7 @@ def _is_to_restart(record: Record, incompatible: Incompatible) -> bool:
 
 @typed
 class Turn:
-    """What process 0 tells the others to train with it next.
+    """What process 0 tells the others to train with it next; see `RunSession.train`.
 
     Attributes:
         run: The run's id.
@@ -64,6 +64,8 @@ class Turn:
 
     run: Line
     way: Way
+    engine: Line
+    last: Natural
 
 
 class Worker:
@@ -105,7 +107,7 @@ class Worker:
             try:
                 with self._processes.in_step():
                     run = self._processes.agreed(lambda: known(turn.run))  # noqa: B023
-                    self._session(run, self._store.lease(turn.run), turn.way)
+                    self._session(run, self._store.lease(turn.run), turn)
             except Exception as error:
                 if not self._processes.all_have(error):
                     raise
@@ -277,14 +279,15 @@ class Worker:
 
     def _train_together(self, run: PlannedRun, lease: Lease, way: Way) -> None:
         """Train a run in a new session, with the other processes if there are any; they do so in `assist`."""
-        self._processes.first_text(to_json(Turn(run.id, way)))
+        turn = Turn(run.id, way, self._setting.engine, self._limits.last_iteration(run.recipe.iterations))
+        self._processes.first_text(to_json(turn))
         with self._processes.in_step():
             self._processes.agreed(lambda: None)  # that all know the run
-            self._session(run, lease, way)
+            self._session(run, lease, turn)
 
-    def _session(self, run: PlannedRun, lease: Lease, way: Way) -> None:
+    def _session(self, run: PlannedRun, lease: Lease, turn: Turn) -> None:
         session = self._new_session(run, self._store.directory(run.id, lease.check), lease, self._setting)
-        for _ in session.train(way):
+        for _ in session.train(turn.way, turn.engine, turn.last):
             pass
 
     def _read_record(self, run: PlannedRun, directory: RunDirectory) -> Record | None:

@@ -11,6 +11,7 @@ error or a signal in all.
 
 from __future__ import annotations
 
+import atexit
 import os
 import select
 import socket
@@ -31,7 +32,16 @@ from torch._C._distributed_c10d import TCPStore
 
 from paperbench.catalogue import Net
 from paperbench.data.share import Share
-from paperbench.errors import DataError, EngineError, Interrupted, PaperbenchError, RunError, count, one_line
+from paperbench.errors import (
+    DataError,
+    EngineError,
+    Interrupted,
+    PaperbenchError,
+    RunError,
+    count,
+    one_line,
+    summarize_error,
+)
 from paperbench.launch import Launch
 from paperbench.specs.recipe import Recipe
 from paperbench.training.memory import is_out_of_memory
@@ -56,7 +66,7 @@ _ALIGNMENT = 4
 _MAX_TEXT = 2_000
 
 _ERRORS: tuple[type[Exception], ...] = (
-    *(Interrupted, torch.OutOfMemoryError, DataError, EngineError, RunError, PaperbenchError, RuntimeError),
+    *(Interrupted, torch.OutOfMemoryError, DataError, EngineError, RunError, PaperbenchError, OSError, RuntimeError),
 )
 """Errors that processes tell each other, the most specific first."""
 _AGREED = "_is_agreed"
@@ -159,9 +169,17 @@ class Processes:
         try:
             yield
         except BaseException as error:
-            if not self.all_have(error):
-                self._lost = self._lost or f"Process {self.rank} has left the others. {_RESUME}"
+            if self.all_have(error):
+                raise
+            self._leave(error)
+            if isinstance(error, RunError) or is_out_of_memory(error):  # whose handlers would go on
+                raise ProcessLostError(self._lost) from error
             raise
+
+    def _leave(self, error: BaseException) -> None:
+        """Note that this process does not follow the others any further."""
+        if self.count > 1 and not self._lost:
+            self._lost = f"Process {self.rank} has left the others ({summarize_error(error)}). {_RESUME}"
 
     def end(self, status: int | None = None) -> None:
         """Part from the other processes, without waiting for lost ones. Nothing can be exchanged afterwards.
@@ -195,6 +213,9 @@ class Processes:
             result = work()
         except Exception as caught:
             error = caught
+        except BaseException as caught:
+            self._leave(caught)
+            raise
         codes = self.numbers(_error_code(error))
         first = next((rank for rank, code in enumerate(codes) if code), None)
         if first is None:
@@ -403,17 +424,23 @@ _RESUME = "The last checkpoint is kept; the same command resumes from it."
 
 def together(launch: Launch, device: torch.device, work: Callable[[Processes], int]) -> int:
     """Do the work of a command with other processes; return its exit status. What all find wrong, process 0 tells."""
-    processes, status = Processes(launch, device), None
+    processes = Processes(launch, device)
     try:
         status = work(processes)
     except Exception as error:
-        status = 2
-        if launch.rank == 0 or not processes.all_have(error):
+        if launch.rank == 0:
+            atexit.register(processes.end, 2)  # a launcher stops all when one ends, so this one tells the error first
             raise
+        if not processes.all_have(error):
+            processes.end()
+            raise
+        status = 2
         with suppress(ProcessLostError):
-            processes.first_text()  # a launcher stops all when one ends, so process 0 comes first
-    finally:
-        processes.end(None if launch.rank else status)
+            status = int(processes.first_text())
+    except BaseException:
+        processes.end()
+        raise
+    processes.end(None if launch.rank else status)
     return status
 
 

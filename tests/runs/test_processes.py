@@ -78,7 +78,7 @@ def share(
     """
 
     def work(processes: Processes) -> Any:
-        limits = Limits(**values)
+        limits = Limits() if processes.rank else Limits(**values)  # those of process 0 hold for all
         processes.limits = limits
         fault(processes.rank, limits)
         log, failed, error = Log(), list[PlannedRun](), ""

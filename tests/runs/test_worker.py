@@ -184,7 +184,7 @@ def test_sessions_that_take_turns_leave_what_each_leaves_alone(
         leases.append(lease := store.lease(one.id, one.spec))
         assert lease.acquire()
         session = RunSession(one, store.directory(one.id, lease.check), lease, SessionSetting(CPU, Limits(), Log()))
-        sessions.append(session.train(Way("eager", False, 0)))
+        sessions.append(session.train(Way("eager", False, 0), "auto", 20))
     assert [*zip(*sessions, strict=True)] == [(iteration,) * 2 for iteration in range(1, 21)]
     for lease in leases:
         lease.release()
@@ -237,7 +237,7 @@ def test_saving_stays_within_its_share_of_time(
 
     monkeypatch.setattr(Checkpoints, "write", slowly)
     often = monitored(run, checkpoint_every=1, checkpoint_share=share)
-    train(often, tmp_path, log=Log(tick), setting={"clock": lambda: now})
+    train(often, tmp_path, Limits(clock=lambda: now), Log(tick))
     assert saved == written
 
 

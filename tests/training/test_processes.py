@@ -24,7 +24,7 @@ from paperbench.launch import Launch
 from paperbench.specs.recipe import BatchNormSettings, Drops, Evaluation, Recipe
 from paperbench.training.evaluation import EvaluationMetrics, as_memory_allows
 from paperbench.training.metrics import TrainingMetrics
-from paperbench.training.processes import ALONE, Processes, refusal
+from paperbench.training.processes import ALONE, Processes, ProcessLostError, refusal
 from paperbench.training.soundness import engine_error
 from paperbench.training.trainer import Trainer
 from paperbench.training.tree_sum import TreeSum
@@ -461,6 +461,7 @@ def test_rows_are_added_one_by_one_in_the_order_of_parts() -> None:
 FAILURES: list[tuple[tuple[Exception | None, Exception | None], type[Exception], str]] = [
     ((None, DataError("gone")), DataError, "gone"),
     ((KeyError("name"), None), RuntimeError, "'name'"),
+    ((OSError("no space"), None), OSError, "no space"),
     ((None, MemoryError("full")), torch.OutOfMemoryError, "full"),
     ((Interrupted(), None), Interrupted, ""),
     ((None, EngineError("no graph")), EngineError, "no graph. A run takes the fastest"),
@@ -491,6 +492,20 @@ def test_errors_of_some_processes_are_errors_of_one_kind_in_all() -> None:
             assert (found, *rest) == (kind, True, 2)
             assert text in says
             assert isinstance(errors[rank], Exception) or says.startswith(f"Process {1 - rank}: ")
+
+
+def test_interrupted_process_leaves_the_others_at_once() -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    def work(processes: Processes) -> None:
+        if processes.rank == 0:
+            with pytest.raises(KeyboardInterrupt):
+                processes.agreed(interrupt)
+        with pytest.raises(ProcessLostError):
+            processes.agreed(lambda: None)
+
+    together(2, work)
 
 
 def test_agreed_error_keeps_no_memory() -> None:
