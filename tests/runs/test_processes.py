@@ -20,6 +20,7 @@ import torch
 from paperbench.data.dataset import ImageDataset
 from paperbench.errors import PaperbenchError
 from paperbench.runs import environment as environment_module
+from paperbench.runs.checkpoints import CheckpointFile, Checkpoints
 from paperbench.runs.environment import code_facts, environment_facts
 from paperbench.runs.limits import Limits
 from paperbench.runs.observer import Observer
@@ -244,6 +245,26 @@ def test_other_machine_may_round_otherwise_and_the_record_says_so(run: PlannedRu
     assert record
     assert outcome.warnings == [record.sessions[0].fallback]
     assert outcome.warnings[0].startswith(STEPS)
+
+
+def test_write_that_fails_ends_all_and_loses_nothing(run: PlannedRun, expected: RunDirectory, tmp_path: Path) -> None:
+    """Process 0 alone writes; the others learn of it, and receive the exit status."""
+
+    def without_space(rank: int, _: Limits) -> None:
+        write = Checkpoints.write
+
+        def fail(self: Checkpoints, iteration: int, data: bytes) -> CheckpointFile:
+            assert rank == 0
+            if iteration == 16:
+                raise PaperbenchError("no space")
+            return write(self, iteration, data)
+
+        Checkpoints.write = fail  # type: ignore[method-assign]
+
+    outcome = share(2, [run], tmp_path, fault=without_space, status=2)
+    assert (outcome.error, outcome.followers, outcome.steps[-1]) == ("no space", [2], 16)
+    share(2, [run], tmp_path)
+    assert_same(Store(tmp_path).directory(run.id), expected)
 
 
 @pytest.mark.full
