@@ -84,10 +84,10 @@ class Rerun:
 
 @dataclass(frozen=True)
 class Retest:
-    """The outcome of testing a saved net of a run again in one way.
+    """The outcome of testing the saved net of a run again in one way.
 
     Attributes:
-        what: The net: "its saved net", or "its last checkpoint, finished again".
+        what: The net, in words.
         evaluation: None for whole images.
         images: Size of the test set.
         is_same_machine: As for `Rerun`, with the machine of the last session.
@@ -154,7 +154,10 @@ def rerun_prefix(
     if recipe.photographs:
         work = f"{ends[lines[-1].iteration]:,} photographs"
         tests = f"{count(dataset.num_test, 'photograph')} in each of {count(len(recipe.evaluations), 'way')}"
-        announce(f"{record.run}: training on {work} again, then testing its saved net on {tests}.")
+        announce(
+            f"{record.run}: training on {work} again, then testing its saved net on {tests}, twice if BN's statistics "
+            "can be averaged again."
+        )
     precision = choose_precision(record.spec.precision, device)
     with _computing_like(recorded, device):
         current = environment_facts(device)
@@ -181,23 +184,28 @@ def rerun_prefix(
 
 
 def retest(record: Record, directory: RunDirectory, dataset: Dataset, device: torch.device) -> list[Retest]:
-    """Test the saved nets of a run in all its ways, as it was tested: those of its weights and of its last checkpoint.
+    """Test the saved net of a run, or that of its last checkpoint, in all its ways, as it was tested.
 
-    After the checkpoint, BN's statistics are averaged again, unless there are weights and too many training images.
+    The net of the weights is tested again after averaging BN's statistics again, as they follow from the parameters;
+    not if too many images, dropout or another numerics version stand against that.
 
     Returns:
         Nothing for diverged runs.
     """
     result, environment = record.result, record.sessions[-1].environment
-    file, checkpoint = directory.weights_file, directory.named_checkpoint(record)
-    saved: dict[str, Path | CheckpointFile] = {"its saved net": file} if result and file.exists() else {}
-    if checkpoint and not (saved and dataset.num_train > MAX_IMAGES):
-        saved["its last checkpoint, finished again"] = checkpoint
+    file = directory.weights_file
+    saved = file if result and file.exists() else directory.named_checkpoint(record)
     if not saved:
         raise RunError("it kept neither weights nor a last checkpoint, so its result rests on its record.")
     if record.divergence and not record.broke_in_test:
         return []
-    tested = {what: evaluate_saved_net(record, net, dataset, device) for what, net in saved.items()}
+    tested = {"its saved net": evaluate_saved_net(record, saved, dataset, device)}
+    net, recipe = _net_and_recipe(record, dataset)
+    is_averaged = recipe.batch_norm.at_test == "reestimated" and not net.has_dropout
+    is_ours = record.sessions[-1].code.numerics == NUMERICS_VERSION
+    if saved is file and is_averaged and is_ours and dataset.num_train <= MAX_IMAGES:
+        averaged = evaluate_saved_net(record, saved, dataset, device, average=True)
+        tested["its saved net, with BN statistics averaged again,"] = averaged
     with _computing_like(environment, device):
         is_same_machine = _is_same_machine(environment_facts(device), environment, device)
     if result is None:
@@ -233,6 +241,8 @@ def evaluate_saved_net(
     device: torch.device,
     precision: str | None = None,
     evaluations: Sequence[Evaluation] = (),
+    *,
+    average: bool = False,
 ) -> list[EvaluationMetrics]:
     """Test the saved net of a finished run as it was tested after training.
 
@@ -240,6 +250,7 @@ def evaluate_saved_net(
         saved: The file of its weights; or its last checkpoint, to finish it again from there, in all its ways.
         precision: By default the run's.
         evaluations: By default the record's. For small images, the only result is that of whole images.
+        average: Whether to average BN's statistics again, and test in all ways.
     """
     path = saved.path if isinstance(saved, CheckpointFile) else saved
     net, recipe = _net_and_recipe(record, dataset)
@@ -254,9 +265,13 @@ def evaluate_saved_net(
             check_fit(tensors, trainer.model.state_dict())
         except OSError as error:
             raise RunError(format_read_error(path, error, "Fix that, then repeat it.")) from error
-        except (TensorFileError, CheckpointError, ValueError) as error:
+        except (TensorFileError, CheckpointError, ValueError, RuntimeError) as error:
+            if is_out_of_memory(error):
+                raise
             raise DisprovedError(f"{path} does not hold the net of the record: {error}.") from error
         trainer.model.load_state_dict(tensors)
+        if average:
+            return trainer.finish()
         return [trainer.test(evaluation=one) for one in evaluations or record.evaluations or (None,)]
 
 

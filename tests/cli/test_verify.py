@@ -71,7 +71,7 @@ def test_verify_says_which_results_nothing_supports(run: Run, trained: Path, qui
     code, out, _ = run("verify", trained, "--rerun", 1, "--device", "cpu")
     assert (code, "remark" in out) == (0, False)
     equal = "test error and test loss equal the recorded ones, bit for bit."
-    assert f"tested: {record.run}, its last checkpoint, finished again on cpu: {equal}\n" in out
+    assert f"tested: {record.run}, its saved net on cpu: {equal}\n" in out, "that of the checkpoint"
     directory.checkpoints.newest_first()[0].path.unlink()
     code, out, _ = run("verify", trained)
     assert code == 0

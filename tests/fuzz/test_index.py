@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import io
+import os
 import sqlite3
+import struct
 from contextlib import closing
 from pathlib import Path
 
@@ -84,3 +86,28 @@ def test_damaged_partial_index_never_makes_a_wrong_one(data: Path, original: byt
     dataset = load_dataset("imagenet", data)
     assert isinstance(dataset, PhotoDataset)
     assert (len(dataset.train), len(dataset.test)) == (20, 10)
+
+
+def test_index_with_many_tables_is_refused_at_once(data: Path, original: bytes) -> None:
+    """SQLite reads their descriptions in quadratic time."""
+    (data / FILE_NAME).write_bytes(original)
+    with closing(sqlite3.connect(data / FILE_NAME)) as database, database:
+        database.execute("PRAGMA writable_schema = ON")
+        tables = ((f"t{n}", f"t{n}", 2, f"CREATE TABLE t{n}(a, b, c, d, e, f, g, h)") for n in range(50_000))
+        database.executemany("INSERT INTO sqlite_master VALUES ('table', ?, ?, ?, ?)", tables)
+    with limit_seconds(1), pytest.raises(PaperbenchError, match="other tables"):
+        load_dataset("imagenet", data)
+
+
+def test_journal_that_names_another_file_deletes_nothing(data: Path, original: bytes, tmp_path: Path) -> None:
+    """SQLite deletes the file whose name ends a journal, once that is rolled back."""
+    victim, magic = tmp_path / "victim", bytes.fromhex("d9d505f920a163d7")
+    victim.write_text("mine")
+    name = os.fsencode(victim)
+    checksum = sum(byte if byte < 128 else byte - 256 for byte in name) % 2**32
+    journal = (magic + struct.pack(">iIIII", 0, 0, len(original) // 4096, 512, 4096)).ljust(512, b"\0")
+    journal += struct.pack(">I", 2**30 // 4096 + 1) + name + struct.pack(">II", len(name), checksum) + magic
+    (data / f"{FILE_NAME}{PARTIAL}").write_bytes(original)
+    (data / f"{FILE_NAME}{PARTIAL}-journal").write_bytes(journal)
+    make(data / "images", data)
+    assert victim.read_text() == "mine"

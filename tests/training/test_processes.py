@@ -369,6 +369,21 @@ def test_lack_of_memory_in_one_process_stops_all_before_the_step(
         assert_equal(outcome, alone(training))
 
 
+def test_lack_of_memory_in_one_process_ends_the_comparison_in_all(data: Data) -> None:
+    """Each makes the steps of the reference alone, without an exchange in between."""
+
+    def work(processes: Processes) -> None:
+        trainer = Training().trainer(data, processes)
+        if processes.rank:
+            error = RuntimeError("can't allocate memory")
+            trainer.model.fc.forward = Faulty(trainer.model.fc.forward, error, lambda _: True)
+        with pytest.raises(torch.OutOfMemoryError if not processes.rank else RuntimeError, match="can't allocate"):
+            engine_error(trainer)
+        assert processes.numbers(processes.rank) == [0, 1], "they are in step"
+
+    together(2, work)
+
+
 def test_lack_of_memory_in_one_process_halves_the_batches_of_all(
     data: Data, alone: Callable[[Training], Outcome]
 ) -> None:

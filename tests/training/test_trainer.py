@@ -22,6 +22,14 @@ def new(recipe: Recipe, dataset: ImageDataset, seed: int = 0) -> Trainer:
     return Trainer(resolve("preact_resnet20", depth=8), recipe, dataset, seed, "fp32", CPU)
 
 
+def test_step_takes_a_learning_rate_in_place_of_the_recipes(paper_recipe: Recipe, tiny_dataset: ImageDataset) -> None:
+    trainer = new(paper_recipe, tiny_dataset)
+    before = [parameter.clone() for parameter in trainer.model.parameters()]
+    trainer.step(1e-30)
+    for old, new_one in zip(before, trainer.model.parameters(), strict=True):
+        torch.testing.assert_close(old, new_one, rtol=0, atol=1e-20)
+
+
 @pytest.mark.parametrize("more", [{}, MORE])
 def test_resumed_training_equals_the_uninterrupted_one(recipe: Recipe, small_dataset: ImageDataset, more: Any) -> None:
     """Stops at and next to the end of the warm-up, the drop and the end of the first epoch (iteration 6.25)."""

@@ -33,7 +33,9 @@ from paperbench.data.imagenet.index_file import (
     Place,
     Row,
     check,
+    is_forged,
     open_database,
+    primary_code,
     read_images,
     read_index,
 )
@@ -130,6 +132,10 @@ def index_images(
             hint = "" if unusable else " Accept what is there, as a subset, with `--subset`."
             if accepts_subset and not unusable:
                 hint = " To test nets alone, index a directory without training images."
+            if foreign:
+                hint = (
+                    f" Test images without a class directory need ILSVRC's names: ILSVRC2012_val_00000001.JPEG.{hint}"
+                )
             remedy = f"Repair this, then repeat the command: it reads only what has changed.{hint}"
             raise ImagesError("\n".join([f"{root}:", *problems, *foreign, remedy]))
         for note in missing + foreign + reduced:
@@ -220,15 +226,17 @@ def _partial(path: Path) -> Iterator[_Partial]:
             earlier = read_index(path)
             known, proven = earlier.images.known(), earlier.header.proven
         with _reported(partial):
+            if is_forged(journal := partial.with_name(f"{partial.name}-journal")):
+                journal.unlink()
             database = open_database(partial, "nolock=1")
             try:
-                check(database, status.st_size)
+                check(database, partial)
                 if database.execute("PRAGMA quick_check(1)").fetchall() != [(b"ok",)]:
                     raise ValueError("its pages are damaged")
                 known |= read_images(database, path.parent).known()
             except (ValueError, sqlite3.DatabaseError) as error:
                 database.close()
-                if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
+                if primary_code(error) in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
                     raise
                 os.truncate(lock, 0)  # it is new, damaged or by an earlier version
                 database = open_database(partial, "nolock=1")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -156,8 +156,21 @@ def open_database(path: Path, options: str) -> sqlite3.Connection:
     return database
 
 
-def check(database: sqlite3.Connection, size: int) -> None:
-    """Let no statement take longer than a file of `size` bytes justifies, and check that there are the usual tables.
+def primary_code(error: Exception) -> int:
+    """Return SQLite's code of an error without its details; 0 if it is another error."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def is_forged(journal: Path) -> bool:
+    """Whether a journal names another file, which SQLite would delete. Ours never do."""
+    with suppress(FileNotFoundError), open_regular(journal, MAX_BYTES) as stream:
+        stream.seek(-min(8, os.fstat(stream.fileno()).st_size), os.SEEK_END)
+        return stream.read() == b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
+    return False
+
+
+def check(database: sqlite3.Connection, path: Path) -> None:
+    """Let no statement take longer than the file's size justifies, and check that there are the usual tables.
 
     A file can hold views and triggers, which compute anything, and lists of pages without end.
 
@@ -165,6 +178,11 @@ def check(database: sqlite3.Connection, size: int) -> None:
         ValueError: There are others.
         sqlite3.Error: It is no database, or damaged.
     """
+    database.execute("PRAGMA user_version").fetchall()  # rolls back what a killed process left, and reads no table
+    with open_regular(path, MAX_BYTES) as stream:
+        head, size = stream.read(105), os.fstat(stream.fileno()).st_size
+    if head[100:101] != b"\r" or head[103:105] != b"\0\2":  # SQLite reads many tables in quadratic time
+        raise ValueError("it has other tables")
     database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_ROW_BYTES)
     database.set_progress_handler(lambda: True, 2**16 + size // 4)  # a row of 60 bytes takes some twelve operations
     database.execute("PRAGMA trusted_schema = OFF")
@@ -219,11 +237,11 @@ def read_index(path: Path) -> Index:
     remedy = f"Index the images again: `paperbench data index imagenet DIR --data {shlex.quote(str(path.parent))}`"
     try:
         with open_regular(path, MAX_BYTES) as stream:
-            size, first = os.fstat(stream.fileno()).st_size, stream.read(1)
-        if first == b"{":
+            is_text = stream.read(1) == b"{"
+        if is_text:
             raise ValueError("an earlier version of paperbench wrote it")
         with closing(open_database(path, "mode=ro&immutable=1")) as database:
-            check(database, size)
+            check(database, path)
             rows = database.execute("SELECT root, facts FROM header LIMIT 2").fetchall()
             if [[*map(type, row)] for row in rows] != [[bytes, bytes]] or b"\0" in rows[0][0]:
                 raise ValueError("it has no header")
@@ -236,11 +254,11 @@ def read_index(path: Path) -> Index:
     except OSError as error:
         raise PaperbenchError(format_read_error(path, error, "Check its permissions.")) from error
     except (ValueError, sqlite3.Error) as error:
-        if (
-            getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CANTOPEN
-        ):  # it opens files by their whole path
+        if primary_code(error) == sqlite3.SQLITE_CANTOPEN:  # it opens files by their whole path
             raise PaperbenchError(
                 f"{path} cannot be opened. Check the permissions of the directories above it."
             ) from error
-        raise PaperbenchError(f"{path} cannot be used: {error}. {remedy}; all images are read.") from error
+        raise PaperbenchError(
+            f"{path} cannot be used: {str(error).rstrip('.')}. {remedy}; all images are read."
+        ) from error
     return index

@@ -120,7 +120,8 @@ class Layout:
             raise PaperbenchError(
                 f"{self.root / image.path}: {image.name} is an image of another synset than that of its label, "
                 f"{[*self._ranks][image.label]}. Labels are ranks of the synsets in alphabetical order, and "
-                "directories have the images of the synset in their name. Unpack or write the images again."
+                "directories have the images of the synset in their name. Unpack or write the images again; or, if "
+                "they are other images than ILSVRC's, or have other labels, give them other names."
             )
 
     def _folder(self, source: _Source) -> Iterator[FoundImage]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import re
 import resource
@@ -154,6 +155,7 @@ def test_interrupted_consumer_waits_for_one_image_per_thread(threads: int) -> No
         go_on.set()
 
     interrupting = threading.Thread(target=interrupt)
+    gc.collect()  # threads of earlier tests: the callback of a weak reference to one would swallow the interrupt
     interrupting.start()
     with CropStream(source, threads=threads) as stream:
         with pytest.raises(KeyboardInterrupt):
