@@ -226,8 +226,8 @@ class Listening(Observer):
         if text.startswith(self._stop_at):
             os.kill(os.getpid(), signal.SIGTERM)
 
-    def finishing(self, what: str, seconds: float | None) -> None:
-        self.texts.append(f"{what}: {'unknown' if seconds is None else 'known'}")
+    def finishing(self, run: PlannedRun, test_seconds: float | None) -> None:
+        self.texts.append(f"finishing: {'unknown' if test_seconds is None else 'known'}")
 
 
 @pytest.mark.full
@@ -240,16 +240,15 @@ def test_long_passes_say_how_far_they_are_and_can_be_stopped(tmp_path: Path, mon
         plan = paperbench.plan("table5", tmp_path / "r", profile="smoke", cells=cells, device="cpu", root=root)
         return paperbench.run(plan, observer), [re.sub(r"about .* left", "...", text) for text in observer.texts]
 
-    what = "averaging BN statistics over 48 training images, testing 12 images twice"
     mean = [f"mean image, computed once: {done} of 48 training images, ..." for done in range(8, 49, 8)]
     far = [f"averaging BN statistics: {done} of 48 training images, ..." for done in range(4, 49, 4)]
     stopped, texts = trained(stop_at=mean[1].partition(" of")[0])
     assert texts == mean[:2]
     stopped, texts = trained(stop_at="averaging BN statistics: 8")
-    assert texts == [*mean, f"{what}: known", *far[:2]]
+    assert texts == [*mean, "finishing: known", *far[:2]]
     assert (stopped.signal, len(stopped.remaining), stopped.failed) == (signal.SIGTERM, 1, [])
     finished, texts = trained()
-    assert texts == [f"{what}: unknown", *far]
+    assert texts == ["finishing: unknown", *far]
     assert (finished.signal, finished.remaining) == (None, [])
 
 

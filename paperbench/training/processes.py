@@ -119,20 +119,21 @@ class Processes:
             own.wait([launch.name], JOIN)
             deadline.cancel()
             dist.init_process_group(backend, store=own, rank=launch.rank, world_size=launch.count, timeout=JOIN)
+            store = TCPStore(launch.address, launch.port, is_master=False)
+            beat = threading.Thread(target=self._beat, args=(store,), daemon=True)
+            self._threads = [beat, threading.Thread(target=self._watch, daemon=True)]
+            for thread in self._threads:  # before what may wait for a lost process for as long as it says
+                thread.start()
             self._hosts: Any = dist.new_group(backend="gloo", timeout=WAIT)
             self._patient: Any = dist.new_group(backend="gloo", timeout=_FOREVER)
-            store = TCPStore(launch.address, launch.port, is_master=False)
         except (RuntimeError, ValueError) as error:
             deadline.cancel()
+            self._has_ended.set()
             raise PaperbenchError(
                 f"Process {launch.rank} of {launch.count} cannot reach the others at {launch.address}:{launch.port} "
                 f"({one_line(str(error))[:300]}). Check the host name and the firewall, or set MASTER_ADDR and "
                 "MASTER_PORT."
             ) from error
-        beat = threading.Thread(target=self._beat, args=(store,), daemon=True)
-        self._threads = [beat, threading.Thread(target=self._watch, daemon=True)]
-        for thread in self._threads:
-            thread.start()
 
     # Agreement
 

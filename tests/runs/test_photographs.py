@@ -111,7 +111,7 @@ def test_lost_images_pause_the_run_which_continues_bit_equal(
             if iteration == at:
                 undo.append(do_harm(images))
 
-        def finishing(self, what: str, seconds: float | None) -> None:
+        def finishing(self, run: PlannedRun, test_seconds: float | None) -> None:
             self.stepped(LAST + 1)
 
     log = Harmful()

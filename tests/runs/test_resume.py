@@ -135,7 +135,7 @@ def test_signal_does_not_wait_for_a_test(
     limits, passes = Limits(), list[int | None]()
 
     class Signalled(Log):
-        def finishing(self, what: str, seconds: float | None) -> None:
+        def finishing(self, run: PlannedRun, test_seconds: float | None) -> None:
             signalling("end")
             self.finishing_at = len(passes)
 

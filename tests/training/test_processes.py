@@ -514,6 +514,7 @@ def test_interrupted_process_leaves_the_others_at_once() -> None:
         raise KeyboardInterrupt
 
     def work(processes: Processes) -> None:
+        processes.numbers(0)  # all have joined
         if processes.rank == 0:
             with pytest.raises(KeyboardInterrupt):
                 processes.agreed(interrupt)
