@@ -257,6 +257,7 @@ assert sum(p.numel() for p in net.parameters()) == architecture.parameters(net.n
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
 
 
+@pytest.mark.full
 def test_pictures_and_report_are_those_of_the_published_runs(tmp_path: Path) -> None:
     pinned = f"matplotlib=={matplotlib.__version__}" in text_of(ROOT / "constraints.txt").splitlines()
     runpy.run_path(str(ROOT / "docs" / "pictures.py"))["build"](tmp_path)

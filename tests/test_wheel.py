@@ -65,6 +65,7 @@ assert main(["plot", "table2", "--out", "x.svg", *smoke]) == 2
     assert any(line.startswith("table2 ") for line in lines)
 
 
+@pytest.mark.full
 def test_wheel_registers_nets_also_with_a_timm_that_is_imported_first(installed: Path) -> None:
     names = "print('preact_resnet1001' in timm.list_models())"
     count = "print(sum(p.numel() for p in timm.create_model('preact_resnet164').parameters()))"

@@ -365,6 +365,7 @@ def test_run_goes_on_if_its_lease_was_deleted(run: PlannedRun, expected: RunDire
     assert_same(directory, expected)
 
 
+@pytest.mark.full
 def test_run_that_loses_its_lease_again_has_failed(run: PlannedRun, tmp_path: Path) -> None:
     _, log = train(run, tmp_path, log=Log(lambda _: shutil.rmtree(tmp_path / "leases", ignore_errors=True)))
     assert "lost its lease" in log.failure

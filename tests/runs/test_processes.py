@@ -129,6 +129,7 @@ def test_shared_run_goes_on_with_fewer_processes(run: PlannedRun, expected: RunD
     assert [(one.last, one.processes) for one in record.sessions] == [(7, 4), (11, 2), (15, None), (20, 2)]
 
 
+@pytest.mark.full
 def test_runs_follow_one_another_and_finished_ones_are_skipped(
     run: PlannedRun, expected: RunDirectory, tmp_path: Path
 ) -> None:
@@ -239,6 +240,7 @@ def test_process_that_would_compute_otherwise_is_refused(
     assert (outcome.steps, outcome.followers) == ([], [2])
 
 
+@pytest.mark.full
 def test_other_machine_may_round_otherwise_and_the_record_says_so(run: PlannedRun, tmp_path: Path) -> None:
     outcome = share(2, [run], tmp_path, fault=in_process_1(1 + 2**-20, machine={"threads": 64}))
     record = Store(tmp_path).readable_record(run.id)

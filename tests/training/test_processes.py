@@ -384,6 +384,7 @@ def test_lack_of_memory_in_one_process_ends_the_comparison_in_all(data: Data) ->
     together(2, work)
 
 
+@pytest.mark.full
 def test_lack_of_memory_in_one_process_halves_the_batches_of_all(
     data: Data, alone: Callable[[Training], Outcome]
 ) -> None:
