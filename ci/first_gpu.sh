@@ -82,36 +82,43 @@ finish() { # packs all but leases and the older of two checkpoints, and sums up
     } 2>&1 | tee "$out/summary.txt"
 }
 
-[ ! -e "$out/state.tar.00" ] || cat "$out"/state.tar.* | tar xf - -C "$work" || exit
-timeout 90 "$PYTHON" -m paperbench doctor --device "$device" > "$work/doctor.txt" 2>&1 &
-doctor=$! seconds=$((minutes * 12 < 110 ? minutes * 12 : 110))
-timeout --kill-after=5 $((seconds + 30)) \
-    "$PYTHON" -m paperbench.bench.first_gpu measure "$work/first.json" "$device" "$seconds" &
-await $! || failed+=' measurement'
-runs=$("$PYTHON" -m paperbench.bench.first_gpu choose "$work/first.json" "$(left 50)")
-echo "$(left 0) s left: training, in which $runs runs of ResNet-110 should end."
-train &
-training=$!
-await $doctor
-cat "$work/doctor.txt"
-seconds=$(($(left 30) < 300 ? $(left 30) : 300))
-if ((seconds > 0)) && ! tail -n 1 "$work/tests.txt" 2> /dev/null | grep -v 'failed\|error' | grep passed; then
-    workers=$(($(nproc) < 6 ? $(nproc) : 6))
-    set -m # or bash would let it ignore the interrupt, after which pytest sums up
-    # shellcheck disable=SC2046  # several files; others may need packages that are missing here
-    timeout --signal=INT --kill-after=9 "$seconds" nice -n 5 "$PYTHON" -m pytest -q -m gpu -p no:cacheprovider \
-        -n "$workers" $(grep -rl --include='test_*.py' 'mark\.gpu' tests) > "$work/tests.txt" 2>&1 &
-    set +m
-    await $! || case $? in
-        124 | 137) echo 'Not all: the next call repeats them.' >> "$work/tests.txt" ;; # the time was up
-        *) failed+=' tests' ;;
-    esac
-fi
-if (($(left 60) > 0)); then
-    echo "$(left 0) s left. So far:" && finish # if this is killed, that much is kept
-    # once more, without the tests, which may have taken the GPU's memory
-    await $training || (($(left 60) < 0)) || { train & training=$!; }
-fi
-await $training || failed+=' training'
-finish
-[ -z "$failed" ]
+# Bash loses a trap that it has to run while it reads `$(`. So it reads all before, and none stands in another `$(`.
+main() {
+    [ ! -e "$out/state.tar.00" ] || cat "$out"/state.tar.* | tar xf - -C "$work" || exit
+    timeout 90 "$PYTHON" -m paperbench doctor --device "$device" > "$work/doctor.txt" 2>&1 &
+    doctor=$! seconds=$((minutes * 12 < 110 ? minutes * 12 : 110))
+    timeout --kill-after=5 $((seconds + 30)) \
+        "$PYTHON" -m paperbench.bench.first_gpu measure "$work/first.json" "$device" "$seconds" &
+    await $! || failed+=' measurement'
+    runs=$("$PYTHON" -m paperbench.bench.first_gpu choose "$work/first.json" "$(left 50)")
+    echo "$(left 0) s left: training, in which $runs runs of ResNet-110 should end."
+    train &
+    training=$!
+    await $doctor
+    cat "$work/doctor.txt"
+    seconds=$(left 30)
+    ((seconds < 300)) || seconds=300
+    if ((seconds > 0)) && ! tail -n 1 "$work/tests.txt" 2> /dev/null | grep -v 'failed\|error' | grep passed; then
+        workers=$(nproc)
+        ((workers < 6)) || workers=6
+        set -m # or bash would let it ignore the interrupt, after which pytest sums up
+        # shellcheck disable=SC2046  # several files; others may need packages that are missing here
+        timeout --signal=INT --kill-after=9 "$seconds" nice -n 5 "$PYTHON" -m pytest -q -m gpu -p no:cacheprovider \
+            -n "$workers" $(grep -rl --include='test_*.py' 'mark\.gpu' tests) > "$work/tests.txt" 2>&1 &
+        set +m
+        await $! || case $? in
+            124 | 137) echo 'Not all: the next call repeats them.' >> "$work/tests.txt" ;; # the time was up
+            *) failed+=' tests' ;;
+        esac
+    fi
+    if (($(left 60) > 0)); then
+        echo "$(left 0) s left. So far:" && finish # if this is killed, that much is kept
+        # once more, without the tests, which may have taken the GPU's memory
+        await $training || (($(left 60) < 0)) || { train & training=$!; }
+    fi
+    await $training || failed+=' training'
+    finish
+    [ -z "$failed" ]
+}
+
+main
