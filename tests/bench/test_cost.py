@@ -55,6 +55,7 @@ def test_years_are_said_and_short_runs_can_be_left_out(plan: api.Plan) -> None:
     assert estimate(short, CPU, only_if_long=True) is None
 
 
+@pytest.mark.full
 def test_each_family_goes_by_its_cheapest_net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = []
 

@@ -74,6 +74,7 @@ def test_damaged_history_is_read_or_refused(run: RunDirectory, content: bytes) -
     is_refused(RunError, run.history)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("part", ["sessions", "drops"])
 def test_many_wrong_entries_take_little_memory(part: str) -> None:
     tree = json.loads(RECORD)
@@ -86,6 +87,7 @@ def test_many_wrong_entries_take_little_memory(part: str) -> None:
             from_json(Drops, '{"factor": 0.1, "at": [' + "-1," * 3 * 10**5 + "-1]}")
 
 
+@pytest.mark.full
 def test_hundred_thousand_unknown_keys_take_little_memory() -> None:
     tree = {**json.loads(RECORD), **dict.fromkeys(map(str, range(10**5)))}
     with limit_memory(80), pytest.raises(RecordError, match="has 100,000 problems"):

@@ -246,6 +246,7 @@ def test_deepest_nets_train_8_images_in_4_gb(name: str) -> None:
     assert int(done.stdout) * 1024 < 4e9
 
 
+@pytest.mark.full
 def test_deep_net_can_be_copied_and_pickled() -> None:
     """Without exceeding Python's recursion limit."""
     model = build("preact_resnet1001")
