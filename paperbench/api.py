@@ -627,10 +627,8 @@ def plan_runs(
     if results.exists() and not results.is_dir():
         raise PaperbenchError(f"{results} is not a directory. Choose another one (`--results DIR`).")
 
-    from paperbench.runs.disk_space import (  # torch from here on, once the names are right
-        bytes_needed,
-        check_disk_space,
-    )
+    # torch from here on, once the names are right
+    from paperbench.runs.disk_space import bytes_needed, check_disk_space
     from paperbench.runs.limits import Limits
     from paperbench.runs.worker import remaining
     from paperbench.training.device import OTHER_MACHINES_GPU, choose_device
