@@ -12,6 +12,6 @@ stamp="$environment/installed"
 wanted=$(cat pyproject.toml constraints.txt | cksum)
 if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
     python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --upgrade pip
-    python -m pip install --quiet --constraint constraints.txt --editable . --group test --group lint --group docs
+    bash ci/install.sh --constraint constraints.txt --editable . --group test --group lint --group docs
     echo "$wanted" > "$stamp"
 fi

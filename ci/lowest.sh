@@ -26,7 +26,7 @@ stamp="$environment/installed"
 wanted=$(cat pyproject.toml constraints.txt | cksum)
 if [ "$(cat "$stamp" 2> /dev/null)" != "$wanted" ]; then
     python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --upgrade pip
-    python -m pip install --quiet --constraint "$environment/lowest.txt" \
+    bash ci/install.sh --constraint "$environment/lowest.txt" \
         --editable ".[frames,plots,torchcodec]" --group test
     python -m pip uninstall --quiet --yes pyarrow # which needs a later NumPy
     echo "$wanted" > "$stamp"
