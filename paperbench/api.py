@@ -464,9 +464,20 @@ class Plan:
         return tuple(dict.fromkeys(r.dataset.error for r in self.runs if isinstance(r.dataset, MissingDataset)))
 
     def check_processes(self, number: int) -> None:
-        """Check that so many processes can train each remaining run together."""
+        """Check that so many processes can train each remaining run together, and that as many runs can take turns."""
+        from paperbench.data.share import WHOLE
+        from paperbench.training.engines import ENGINES, engine_candidates
         from paperbench.training.processes import refusal
+        from paperbench.training.turns import STREAMS
 
+        if (at_once := self.training.at_once) > 1 and number > 1:
+            raise PaperbenchError(
+                "Several runs share a device, or several devices train each run: omit --at-once, or several processes."
+            )
+        engine = ENGINES[engine_candidates(self.training.engine, self.device)[0]]
+        groups = max((engine.groups_at_once(run.recipe, WHOLE) for run, _ in self.remaining), default=1)
+        if self.device.type == "cuda" and at_once > (most := STREAMS // (1 + groups)):
+            raise PaperbenchError(f"At most {most} of these runs can share a GPU. Use `--at-once {most}`, or fewer.")
         for run, _ in self.remaining:
             if problem := refusal(number, run.net, run.recipe, run.dataset.num_train):
                 rest = " Choose the other rows with `--cells`, and train this one apart." * run.net.has_dropout
@@ -587,6 +598,7 @@ def plan(
     device: str = "auto",
     engine: str = "auto",
     data: str | PathLike[str] | None = None,
+    at_once: int = 1,
     stop_at: int | None = None,
     max_seconds: float | None = None,
     incompatible: Incompatible = "refuse",
@@ -605,7 +617,7 @@ def plan(
     patterns = (cells,) if isinstance(cells, str) else tuple(cells)
     in_data, in_root = (Path(one) if one is not None else None for one in (data, root))
     selection = Selection(table, patterns, profile, seeds, Path(results), in_root)
-    training = TrainingOptions(precision, device, engine, stop_at, max_seconds, incompatible, in_data)
+    training = TrainingOptions(precision, device, engine, at_once, stop_at, max_seconds, incompatible, in_data)
     return plan_runs(selection, training, estimate_only=estimate_only, for_other_machine=for_other_machine)
 
 
@@ -722,7 +734,7 @@ def run(plan: Plan, observer: Observer | None = None, processes: Processes | Non
     plan.check_processes(processes.count)
     observer = observer or Progress(plan.remaining, len(plan.runs), sys.stderr)
     processes.limits = limits = Limits(training.stop_at, training.max_seconds)
-    setting = SessionSetting(plan.device, limits, observer, training.engine, processes)
+    setting = SessionSetting(plan.device, limits, observer, training.engine, processes, training.at_once)
     is_launched = processes.count > 1 or "PAPERBENCH_SAVED" in os.environ  # by the script of a Slurm job
     with stopping_on_signals(limits, is_launched=is_launched) if current_thread() is main_thread() else nullcontext():
         failed = Worker(Store(selection.results), setting, training.incompatible).run_all(plan.runs)

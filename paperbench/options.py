@@ -114,6 +114,10 @@ class TrainingOptions:
     """eager, graph (a CUDA graph: same numbers as eager, bit for bit) or auto (default: the faster of the two that
     works)"""
 
+    at_once: int = _option("K", positive_int, 1)
+    """runs that take turns on the device, which trains small nets faster on a GPU, each with the numbers of a run alone
+    (default: 1; see docs/speed.md)"""
+
     stop_at: int | None = _option("ITER", positive_int)
     """pause every run after this iteration; repeat the command without it, or with a higher one, to resume"""
 
@@ -129,8 +133,9 @@ class TrainingOptions:
     """directory with the data sets (default: $PAPERBENCH_DATA, else ./data)"""
 
     def __post_init__(self) -> None:
-        if self.stop_at is not None and self.stop_at < 1:
-            raise PaperbenchError(f"stop_at must be at least 1, not {self.stop_at}.")
+        for name, value in (("at_once", self.at_once), ("stop_at", self.stop_at)):
+            if value is not None and value < 1:
+                raise PaperbenchError(f"{name} must be at least 1, not {value}.")
         if self.max_seconds is not None and not 0 < self.max_seconds < math.inf:
             raise PaperbenchError(f"max_seconds must be a positive number of seconds, not {self.max_seconds}.")
         if self.incompatible not in (known := get_args(Incompatible)):

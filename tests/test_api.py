@@ -179,7 +179,7 @@ def test_signal_stops_a_run_and_handlers_are_restored(plan: Any) -> None:
     received: list[int] = []
 
     class Sending(Observer):
-        def stepped(self, iteration: int) -> None:
+        def stepped(self, run: object, iteration: int) -> None:
             if iteration == 3:
                 os.kill(os.getpid(), signal.SIGINT)
 
@@ -200,7 +200,7 @@ def test_slurm_may_repeat_its_signal(plan: Any, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("PAPERBENCH_SAVED", str(tmp_path / "saved"))
 
     class Sending(Observer):
-        def stepped(self, iteration: int) -> None:
+        def stepped(self, run: object, iteration: int) -> None:
             for _ in range(2):
                 os.kill(os.getpid(), signal.SIGTERM)
                 time.sleep(1.1)

@@ -46,7 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "any, typical of those that the authors print)",
     )
     parser.add_argument("--long", action="store_true", help="list all cells that need runs")
-    add_shared(parser, "--precision", "--device", "--engine", "--stop-at", "--data", "--results", "--tables")
+    add_shared(
+        parser, "--precision", "--device", "--engine", "--at-once", "--stop-at", "--data", "--results", "--tables"
+    )
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -31,7 +31,7 @@ DESCRIPTION = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "table", "--cells", "--profile", "--seeds", "--precision", "--device", "--engine")
-    add_shared(parser, "--stop-at", "--max-seconds", "--incompatible")
+    add_shared(parser, "--at-once", "--stop-at", "--max-seconds", "--incompatible")
     parser.add_argument(
         "--yes",
         action="store_true",

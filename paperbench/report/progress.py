@@ -1,9 +1,13 @@
-"""Progress of runs: on a terminal one line that is rewritten and one that remains per run, elsewhere plain lines."""
+"""Progress of runs: on a terminal one line that is rewritten and one that remains per run, elsewhere plain lines.
+
+Runs that take turns are told apart by their numbers.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import TextIO
 
 from paperbench.architecture import macs
@@ -16,6 +20,30 @@ from paperbench.streams import Clock, StatusLine
 
 SECONDS_BETWEEN_LINES = 10.0
 SECONDS_OF_LONG_END = 60.0
+
+
+@dataclass
+class _Training:
+    """A run that is being trained.
+
+    Attributes:
+        here: Number of iterations done, `done` of them in this session, which ends at `last`.
+        started, last_line: Times.
+        tested: The last test error, in words.
+    """
+
+    run: PlannedRun
+    here: int
+    last: int
+    started: float
+    last_line: float
+    done: int = 0
+    tested: list[str] = field(default_factory=list)
+    facts: list[str] = field(default_factory=list)
+
+    @property
+    def where(self) -> str:
+        return f"{self.here:,}/{self.run.recipe.iterations:,}"
 
 
 class Progress(Observer):
@@ -32,17 +60,16 @@ class Progress(Observer):
     ) -> None:
         self._runs, self._line, self._clock = runs, StatusLine(stream, clock), clock
         self.say, self._is_terminal = self._line.say, self._line.is_terminal
-        self._to_do = {run.id: iterations for run, iterations in to_do}  # without the current run
-        self._number = 0
-        self._run: PlannedRun | None = None
-        self._here = self._last = self._all = self._done = self._run_done = 0
-        self._started = self._run_started = self._last_line = self._clock()
-        self._tested: list[str] = []
-        self._facts: list[str] = []
+        self._to_do = {run.id: iterations for run, iterations in to_do}  # without those that have begun
+        self._numbers: dict[str, int] = {}
+        self._active: dict[str, _Training] = {}
+        self._done, self._started = 0, self._clock()
         self._engine = ""
+        self._take_turns = False  # or have done so
         self._skipped: dict[str, list[PlannedRun]] = {}  # by the reason; not reported yet
 
     def skipped(self, run: PlannedRun, why: str) -> None:
+        self._active.pop(run.id, None)
         self._skipped.setdefault(why, []).append(run)
 
     def all_done(self) -> None:
@@ -52,13 +79,14 @@ class Progress(Observer):
             if len(runs) == 1:
                 self._say_of(runs[0], why)
                 continue
-            first = self._number + 1
+            first = len(self._numbers) + 1
             for run in runs:
                 self._begin(run)
-            self.say(f"[{first}-{self._number}/{self._runs}] {len(runs):,} runs: {why}")
+            self.say(f"[{first}-{len(self._numbers)}/{self._runs}] {len(runs):,} runs: {why}")
 
     def failed(self, run: PlannedRun, why: str) -> None:
         self._begin(run)
+        self._active.pop(run.id, None)
         self.say(f"{self._name(run)}: error: {why}")
 
     def waiting(self, runs: int, seconds: float) -> None:
@@ -75,84 +103,91 @@ class Progress(Observer):
         self.say(f"    {run.id}: comparing the first steps of engine {engine} {others}")
 
     def started(self, run: PlannedRun, iteration: int, last_iteration: int, engine: str, reason: str) -> None:
-        self._here, self._last = iteration, last_iteration
-        self._all = run.recipe.iterations
-        self._run_done = 0
-        self._run_started = self._last_line = self._clock()
         self._begin(run)
+        self._active[run.id] = _Training(run, iteration, last_iteration, self._clock(), self._clock())
+        self._take_turns = self._take_turns or len(self._active) > 1
         if not self._is_terminal:
-            of_all = f" of {self._all:,}" if last_iteration < self._all else ""
+            iterations = run.recipe.iterations
+            of_all = f" of {iterations:,}" if last_iteration < iterations else ""
             resumed = f", resumed at {iteration:,}" if iteration else ""
             self.say(f"{self._name(run)}: to iteration {last_iteration:,}{of_all}{resumed}")
         if (text := f"engine {engine}: {reason}") != self._engine:
             self._engine = text
             self.say(f"    {text}")
-        self._tested, self._facts = [], []
         self._line.show(self._status)
 
-    def stepped(self, iteration: int) -> None:
+    def stepped(self, run: PlannedRun, iteration: int) -> None:
+        training = self._active[run.id]
         self._done += 1
-        self._run_done += 1
-        self._here = iteration
+        training.done += 1
+        training.here = iteration
         self._line.show(self._status, now=False)
 
-    def logged(self, line: HistoryLine) -> None:
+    def logged(self, run: PlannedRun, line: HistoryLine) -> None:
+        training, now = self._active[run.id], self._clock()
         tested = [f"test error {line.test_error:.2f} %"] if line.test_error is not None else []
         trained = ["train loss not finite"]
         if line.train_loss is not None:
             trained = [f"train loss {line.train_loss:.4f}", f"train error {line.train_error:.2f} %"]
-        self._tested = tested or self._tested
-        self._facts = [*self._tested, *trained, f"lr {line.lr:.3g}"]
+        training.tested = tested or training.tested
+        training.facts = [*training.tested, *trained, f"lr {line.lr:.3g}"]
         self._line.show(self._status)
-        is_early = not tested and self._clock() - self._last_line < SECONDS_BETWEEN_LINES
+        is_early = not tested and now - training.last_line < SECONDS_BETWEEN_LINES
         if self._is_terminal or is_early:
             return
-        self._last_line = self._clock()
+        training.last_line = now
         facts = [*tested, *trained, f"lr {line.lr:.3g}"]
-        if self._run_done and self._run:  # otherwise the line belongs to an interrupted session
-            seconds = (self._clock() - self._run_started) / self._run_done
-            facts.append(f"{self._run.recipe.batch_size / seconds:,.0f} images/s")
-            left = (self._last - self._here) * seconds
-            facts.append(f"{_clock(left)} left in this run, {self._left_in_all()} in all runs, one after another")
-        self.say(f"    {line.iteration:>6,}/{self._all:,}  {', '.join(facts)}")
+        if training.done:  # otherwise the line belongs to an interrupted session
+            seconds = (now - training.started) / training.done
+            facts.append(f"{run.recipe.batch_size / seconds:,.0f} images/s")
+            left = (training.last - training.here) * seconds
+            how = "" if self._take_turns else ", one after another"
+            facts.append(f"{_clock(left)} left in this run, {self._left_in_all()} in all runs{how}")
+        self._say_below(run, f"{line.iteration:>6,}/{run.recipe.iterations:,}  {', '.join(facts)}")
 
     def finishing(self, run: PlannedRun, test_seconds: float | None) -> None:
         what, seconds = _final_work(run, test_seconds)
         is_long = seconds is not None and seconds >= SECONDS_OF_LONG_END
         if is_long or not self._is_terminal:
-            self.say(f"    {what}{f' (about {duration(seconds)})' if seconds and is_long else ''}")
-        self._facts = ["final test"]
+            self._say_below(run, f"{what}{f' (about {duration(seconds)})' if seconds and is_long else ''}")
+        training = self._active[run.id]
+        training.tested = training.facts = ["final test"]
         self._line.show(self._status)
 
-    def ended(self, record: Record) -> None:
-        at = f"iteration {record.iteration:,}"
+    def ended(self, run: PlannedRun, record: Record) -> None:
+        at, iterations, last = f"iteration {record.iteration:,}", run.recipe.iterations, self._active.pop(run.id).last
         if result := record.result:
             outcome = f"test error {result.test_error:.2f} %"
             more = f" (moving averages {result.moving_average_test_error:.2f} %)"
         elif record.divergence:
             outcome, more = "diverged", f": {record.divergence}"
-        elif record.iteration == self._all:
+        elif record.iteration == iterations:
             outcome, more = f"stopped after {at}", ", before its final test; the same command runs the test"
-        elif record.iteration == self._last:
-            outcome, more = f"paused at {at} of {self._all:,}", " as requested; a later --stop-at, or none, resumes it"
+        elif record.iteration == last:
+            outcome, more = f"paused at {at} of {iterations:,}", " as requested; a later --stop-at, or none, resumes it"
         else:
-            outcome, more = f"paused at {at} of {self._all:,}", "; the same command resumes it"
-        if self._is_terminal and self._run:
-            self._say_of(self._run, f"{outcome}, took {_clock(record.seconds)}")
+            outcome, more = f"paused at {at} of {iterations:,}", "; the same command resumes it"
+        if self._is_terminal:
+            self._say_of(run, f"{outcome}, took {_clock(record.seconds)}")
         else:
-            self.say(f"    {outcome}{more}, took {_clock(record.seconds)}")
+            self._say_below(run, f"{outcome}{more}, took {_clock(record.seconds)}")
 
     def _begin(self, run: PlannedRun) -> None:
-        """Make a run the current one, whose number counts up once, after the skipped ones."""
+        """Give a run the next number, after the skipped ones, unless it has one."""
         self.all_done()
         self._to_do.pop(run.id, None)
-        if self._run is None or run.id != self._run.id:
-            self._number += 1
-        self._run = run
+        self._numbers.setdefault(run.id, len(self._numbers) + 1)
+
+    def _number(self, run: PlannedRun) -> str:
+        return f"[{self._numbers[run.id]}/{self._runs}]"
 
     def _name(self, run: PlannedRun, is_short: bool = False) -> str:
         what = f"{', '.join(run.places)} ({run.net_name}, seed {run.seed}, run {run.id})"
-        return f"[{self._number}/{self._runs}] {f'{run.places[0]}, seed {run.seed}' if is_short else what}"
+        return f"{self._number(run)} {f'{run.places[0]}, seed {run.seed}' if is_short else what}"
+
+    def _say_below(self, run: PlannedRun, text: str) -> None:
+        """Print a line of a run, which follows the one with its name unless runs take turns."""
+        self.say(f"{self._number(run) if self._take_turns else '   '} {text}")
 
     def _say_of(self, run: PlannedRun, text: str) -> None:
         """Print how a run ended."""
@@ -160,15 +195,17 @@ class Progress(Observer):
         self.say(f"{self._name(run, is_short=self._is_terminal)}: {text}")
 
     def _status(self) -> list[str]:
-        """What the line of the terminal says of the current run, the most important first."""
-        name = [self._name(self._run, is_short=True)] if self._run else []
-        return [f"{self._left_in_all()} left", *name, f"{self._here:,}/{self._all:,}", *self._facts]
+        """What the line of the terminal says of the runs that are being trained, the most important first."""
+        left, active = f"{self._left_in_all()} left", [*self._active.values()]
+        if len(active) == 1:
+            return [left, self._name(active[0].run, is_short=True), active[0].where, *active[0].facts]
+        return [left, *(" ".join([self._number(one.run), one.where, *one.tested]) for one in active)]
 
     def _left_in_all(self) -> str:
         """The time left for all runs, "?" before the first iteration."""
         if not self._done:
             return "?"
-        iterations = self._last - self._here + sum(self._to_do.values())
+        iterations = sum(one.last - one.here for one in self._active.values()) + sum(self._to_do.values())
         return _clock(iterations * (self._clock() - self._started) / self._done)
 
 

@@ -8,7 +8,7 @@ from paperbench.runs.record import Record
 
 
 class Observer:
-    """Base class whose methods do nothing; override those that you need."""
+    """Base class whose methods do nothing; override those that you need. Runs may take turns, and so do their calls."""
 
     def skipped(self, run: PlannedRun, why: str) -> None:
         """A run is already done, or another process is training it."""
@@ -26,10 +26,10 @@ class Observer:
     def checking(self, run: PlannedRun, engine: str, processes: int) -> None:
         """The first steps of an engine, or of several processes, will be compared with those of eager in one."""
 
-    def stepped(self, iteration: int) -> None:
+    def stepped(self, run: PlannedRun, iteration: int) -> None:
         """An iteration is done."""
 
-    def logged(self, line: HistoryLine) -> None:
+    def logged(self, run: PlannedRun, line: HistoryLine) -> None:
         """A history line was written."""
 
     def finishing(self, run: PlannedRun, test_seconds: float | None) -> None:
@@ -39,7 +39,7 @@ class Observer:
             test_seconds: How long the last test took; None if this session made none.
         """
 
-    def ended(self, record: Record) -> None:
+    def ended(self, run: PlannedRun, record: Record) -> None:
         """A run has ended or paused."""
 
     def failed(self, run: PlannedRun, why: str) -> None:

@@ -151,6 +151,7 @@ class Session:
         fallback: Why faster engines were not used although "auto" preferred them, or how the first steps of several
             processes differ from those of one; else None.
         processes: Number of processes that shared the batches; None for one.
+        at_once: Number of runs that could take turns on the device, so that each took longer; None for one.
     """
 
     last: Natural
@@ -160,6 +161,7 @@ class Session:
     environment: Environment
     fallback: Line | None = None
     processes: Count | None = None
+    at_once: Count | None = None
 
 
 def make_up(sessions: tuple[Session, ...], iteration: int) -> bool:

@@ -45,6 +45,7 @@ class SessionSetting:
     Attributes:
         engine: Name of the engine to train with; "auto" chooses one for the device and the run.
         processes: Those that train each run together.
+        at_once: How many runs take turns on the device; see `training.turns`.
         new_trainer: Makes the trainers, as `Trainer` does.
         memory_free: Returns how many bytes a training can still allocate on a device, if the system says so.
     """
@@ -54,6 +55,7 @@ class SessionSetting:
     observer: Observer
     engine: str = "auto"
     processes: Processes = ALONE
+    at_once: int = 1
     new_trainer: Callable[..., Trainer] = Trainer
     memory_free: Callable[[torch.device], int | None] = memory_free
 
@@ -110,7 +112,7 @@ class RunSession:
                 self._log_if_due()  # the session before may have been interrupted in its test
                 while self.trainer.iteration < last and not self._is_to_end():
                     self.trainer.step()
-                    self._observer.stepped(self.trainer.iteration)
+                    self._observer.stepped(self.run, self.trainer.iteration)
                     self._log_if_due()
                     if self.trainer.iteration < last and self._is_checkpoint_due():
                         self._save()
@@ -126,7 +128,7 @@ class RunSession:
                 with suppress(Interrupted):  # the next session finishes it
                     self._finish()
             if self.record:
-                self._observer.ended(self.record)
+                self._observer.ended(self.run, self.record)
 
     # Build and resume
 
@@ -212,7 +214,7 @@ class RunSession:
         line = history_line(recipe, self.run.dataset.num_train, iteration, window, tested, seconds)
         self.history.append(line)
         self._processes.lead(lambda: self.directory.append_history(line))
-        self._observer.logged(line)
+        self._observer.logged(self.run, line)
         self.trainer.reset_training_metrics()
 
     def _divergence(self) -> Divergence:
@@ -221,11 +223,12 @@ class RunSession:
     # Save and finish
 
     def _is_checkpoint_due(self) -> bool:
-        """Whether this iteration may be saved, and saving would not exceed its share of the time."""
+        """Whether this iteration may be saved, and saving would not exceed the run's share of the time."""
         iteration, monitoring = self.trainer.iteration, self.run.recipe.monitoring
         if iteration % monitoring.checkpoint_every or self.divergence:
             return False
-        is_affordable = (self._clock() - self._saved_at) * monitoring.checkpoint_share >= self._save_seconds
+        share = monitoring.checkpoint_share / self._setting.at_once
+        is_affordable = (self._clock() - self._saved_at) * share >= self._save_seconds
         return self._processes.any_of(is_affordable)[0]
 
     def _save(self) -> None:
@@ -270,8 +273,8 @@ class RunSession:
         """Return the earlier sessions, and this one so far."""
         seconds = round(self._clock() - self._started, 3)
         own = self._engine, self._facts.code, self._facts.environment, self._fallback
-        processes = self._processes.count if self._processes.count > 1 else None
-        return (*self._earlier, Session(self.trainer.iteration, seconds, *own, processes))
+        shared = (n if n > 1 else None for n in (self._processes.count, self._setting.at_once))
+        return (*self._earlier, Session(self.trainer.iteration, seconds, *own, *shared))
 
     def _write_record(
         self, sessions: tuple[Session, ...], result: Result | None = None, weights_sha256: str | None = None

@@ -1,10 +1,11 @@
-"""Train the planned runs of a command, one after another."""
+"""Train the planned runs of a command, one after another or several in turn."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 
 from paperbench.errors import Interrupted, PaperbenchError, RunError
 from paperbench.options import Incompatible
@@ -17,9 +18,11 @@ from paperbench.runs.record import Record
 from paperbench.runs.resume import ResumeError
 from paperbench.runs.session import RunSession, SessionSetting
 from paperbench.runs.store import RunDirectory, Store
+from paperbench.specs.run_spec import Precision
 from paperbench.training.engines import ENGINES, REFERENCE, Way, engine_candidates, ways_to_train
 from paperbench.training.memory import is_out_of_memory, release_memory
 from paperbench.training.trainer import NUMERICS_VERSION
+from paperbench.training.turns import take_turns
 from paperbench.typed import Line, Natural, from_json, to_json, typed
 
 
@@ -86,6 +89,8 @@ class Worker:
         self._store, self._setting, self._incompatible, self._new_session = store, setting, incompatible, new_session
         self._limits, self._observer, self._processes = setting.limits, setting.observer, setting.processes
         self._device = setting.device
+        self._needed: dict[str, int] = {}  # bytes for a step of each run that is being trained, by its id
+        self._free_before = 0  # bytes, when nothing was trained
 
     def assist(self, runs: list[PlannedRun]) -> int:
         """Train, as a process other than number 0, what that one chooses; return the exit status that it gives.
@@ -107,7 +112,8 @@ class Worker:
             try:
                 with self._processes.in_step():
                     run = self._processes.agreed(lambda: known(turn.run))  # noqa: B023
-                    self._session(run, self._store.lease(turn.run), turn)
+                    for _ in self._session(run, self._store.lease(turn.run), turn):
+                        pass
             except Exception as error:
                 if not self._processes.all_have(error):
                     raise
@@ -117,7 +123,8 @@ class Worker:
     def run_all(self, runs: list[PlannedRun]) -> list[PlannedRun]:
         """Train each run that is not done and that no other process is training, until a limit.
 
-        Runs that other processes hold come last. By then they may be done, or abandoned by a process that died.
+        As many as the setting says, and as the memory has room for, take turns. Runs that other processes hold come
+        last. By then they may be done, or abandoned by a process that died.
 
         On return, every run that was trained has a checkpoint, the history up to it, and a matching record. If the
         process dies, or an error ends a run, these are as of the last checkpoint; a run without one restarts.
@@ -127,24 +134,50 @@ class Worker:
         """
         failed: list[PlannedRun] = []
         busy: list[PlannedRun] = []
+        take_turns(self._trainings(runs, failed, busy), self._device, self._setting.at_once)
+        while busy := [run for run in busy if not self._skip_if_done(run)]:
+            leases = {run.id: self._store.lease(run.id, run.spec) for run in busy}
+            if not (acquired := self._wait_for_any(busy, leases)):
+                break
+            silent, busy = sorted(busy, key=lambda run: run.id != acquired), []
+            try:
+                trainings = self._trainings(silent, failed, busy, leases, acquired)
+                take_turns(trainings, self._device, self._setting.at_once)
+            finally:
+                leases[acquired].release()  # if there was no time left for it
+        return failed
+
+    def _trainings(
+        self,
+        runs: list[PlannedRun],
+        failed: list[PlannedRun],
+        busy: list[PlannedRun],
+        leases: Mapping[str, Lease] = MappingProxyType({}),
+        acquired: str = "",
+    ) -> Iterator[Generator[int, None, None] | None]:
+        """Yield the training of each run that is not done; None if the memory has no room for the next yet.
+
+        Args:
+            failed: Receives the runs that fail.
+            busy: Receives the runs that other processes hold.
+            leases: Those that were waited for, of which this process has one.
+        """
         for run in runs:
             if self._skip_if_done(run):
                 continue
+            is_told = False
+            while shortage := self._shortage_beside_others(run):
+                if not is_told:
+                    self._observer.warned(run, f"waits until another run has ended: {shortage}.")
+                is_told = True
+                yield None
             if self._limits.exhausted:
-                return failed
-            lease = self._store.lease(run.id, run.spec)
-            if not lease.acquire():
+                return
+            lease = leases.get(run.id) or self._store.lease(run.id, run.spec)
+            if run.id == acquired or lease.acquire():
+                yield self._training(run, lease, failed, None if leases else busy)
+            else:
                 busy.append(run)
-            elif not self._train_and_release(run, lease, busy):
-                failed.append(run)
-        while busy := [run for run in busy if not self._skip_if_done(run)]:
-            if not (taken := self._take_over(busy)):
-                break
-            run, lease = taken
-            busy.remove(run)
-            if not self._train_and_release(run, lease):
-                failed.append(run)
-        return failed
 
     def _skip_if_done(self, run: PlannedRun) -> bool:
         """Whether the run is done; if so, tell the observer."""
@@ -154,50 +187,51 @@ class Worker:
         self._observer.skipped(run, _why_done(record))
         return True
 
-    def _take_over(self, busy: list[PlannedRun]) -> tuple[PlannedRun, Lease] | None:
-        """Return a run that another process has left, with its lease; if there is none, tell the observer why."""
-        leases = {run.id: self._store.lease(run.id, run.spec) for run in busy}
+    def _wait_for_any(self, busy: list[PlannedRun], leases: dict[str, Lease]) -> str | None:
+        """Return the id of a run that another process has left, and acquire its lease.
+
+        If there is none, tell the observer why. Leases of others that were left, too, can be acquired afterwards.
+        """
         acquired = acquire_any(
             leases, lambda: self._limits.exhausted, lambda waiting: self._observer.waiting(waiting, LEASE_SECONDS)
         )
-        for run in busy:
-            if run.id == acquired:
-                return run, leases[acquired]
-        for run in busy:
+        for run in () if acquired else busy:
             if leases[run.id].shows_life:
                 self._observer.skipped(run, f"{leases[run.id].holder} is training it")
-        return None
+        return acquired
 
-    def _train_and_release(self, run: PlannedRun, lease: Lease, busy: list[PlannedRun] | None = None) -> bool:
-        """Train a run and release its lease; return False, and tell the observer why, if it failed.
+    def _training(
+        self, run: PlannedRun, lease: Lease, failed: list[PlannedRun], busy: list[PlannedRun] | None = None
+    ) -> Generator[int, None, None]:
+        """Train a run and release its lease; pause after each iteration.
 
         Args:
+            failed: Receives the run if it fails; the observer is told why.
             busy: Receives the run if its lease was lost: another process trains it, or has left it. None if that is a
                 failure, as it happened before.
         """
-        is_left = False
         try:
-            self._train(run, lease)
-            return True
+            yield from self._train(run, lease)
+            return
         except RunError as error:
             if isinstance(error, LeaseLostError) and busy is not None:
-                self._observer.warned(run, str(error))
+                self._observer.skipped(run, str(error))
                 busy.append(run)
-                is_left = True
             else:
                 with suppress(PaperbenchError):  # the run's directory is a link, or the lease is lost
                     self._store.directory(run.id, lease.check).write_failure(error, run.spec)
                 self._observer.failed(run, str(error))
+                failed.append(run)
         finally:
+            self._needed.pop(run.id, None)
             lease.release()
         # After the handler, no traceback refers to the failed session any more.
         release_memory(self._device)
-        return is_left
 
-    def _train(self, run: PlannedRun, lease: Lease) -> None:
+    def _train(self, run: PlannedRun, lease: Lease) -> Iterator[int]:
         """Start or resume a run, and train it to its end or to a limit."""
         if self._skip_if_done(run):  # another process finished it before this one acquired the lease
-            return None
+            return
         shortage = f"{self._device} ran out of memory with {run.net_name} in {run.spec.precision}"
         before: Way | None = None
         for way in self._ways_that_fit(run):
@@ -207,10 +241,12 @@ class Worker:
                     f"{shortage}; it goes on from the last checkpoint, if it has one, and {_changes(before, way)}, "
                     "which takes less memory and changes no number.",
                 )
+            self._needed[run.id] = way.needed
             try:
-                return self._start_or_resume(run, lease, way)
+                yield from self._start_or_resume(run, lease, way)
+                return
             except Interrupted:
-                return None  # before the first iteration: nothing to save
+                return  # before the first iteration: nothing to save
             except PaperbenchError:
                 lease.check()  # the cause may be what another process has done since it took over
                 raise
@@ -227,19 +263,16 @@ class Worker:
         Raises:
             RunError: None fits.
         """
-        free = self._setting.memory_free(self._device)
-        free = sys.maxsize if free is None else free
-        engines = engine_candidates(self._setting.engine, self._device)
-        ways = ways_to_train(run.net, run.recipe, run.spec.precision, run.side, engines, self._processes.share)
+        free, ways = self._memory_free(), self._ways(run)
         fastest = way = next(ways)
         while way.needed > free and (other := next(ways, None)):
             way = other
-        needs = f"{run.net_name} in {run.spec.precision} needs about {format_bytes(fastest.needed)} for a training step"
-        has, less = f"{self._device} has {format_bytes(free)} free", format_bytes(way.needed)
+        needs, has = self._needs_and_has(run, fastest, free)
+        less = format_bytes(way.needed)
         if way.needed > free:
             needs += f" ({less} if {_changes(fastest, way)}"
             if run.spec.precision != "bf16":
-                *_, least = ways_to_train(run.net, run.recipe, "bf16", run.side, engines, self._processes.share)
+                *_, least = self._ways(run, "bf16")
                 needs += f", {format_bytes(least.needed)} in bf16 as well"
             raise RunError(f"{needs}), and {has}. {self._memory_advice(run, way.engine)}")
         if way is not fastest:
@@ -247,6 +280,34 @@ class Worker:
             self._observer.warned(run, f"{needs}, and {has}: {what}")
         yield way
         yield from ways
+
+    def _ways(self, run: PlannedRun, precision: Precision | None = None) -> Iterator[Way]:
+        """Return the ways to train a run, or one like it in another precision; see `ways_to_train`."""
+        engines = engine_candidates(self._setting.engine, self._device)
+        how = precision or run.spec.precision, run.side, engines, self._processes.share
+        return ways_to_train(run.net, run.recipe, *how)
+
+    def _memory_free(self) -> int:
+        """Return how many bytes one more training can allocate.
+
+        What the others need is taken off what was free before them: they may not use it all now, and what captured
+        steps keep counts as unused.
+        """
+        free = self._setting.memory_free(self._device)
+        free = sys.maxsize if free is None else free
+        if not self._needed:
+            self._free_before = free
+        return min(free, self._free_before - sum(self._needed.values()))
+
+    def _shortage_beside_others(self, run: PlannedRun) -> str:
+        """Say why a run does not fit into the memory beside those that are being trained; "" if it does."""
+        if not self._needed or (fastest := next(self._ways(run))).needed <= (free := self._memory_free()):
+            return ""
+        return ", and ".join(self._needs_and_has(run, fastest, free))
+
+    def _needs_and_has(self, run: PlannedRun, way: Way, free: int) -> tuple[str, str]:
+        needs = f"{run.net_name} in {run.spec.precision} needs about {format_bytes(way.needed)} for a training step"
+        return needs, f"{self._device} has {format_bytes(max(0, free))} free"
 
     def _memory_advice(self, run: PlannedRun, engine: str) -> str:
         """Return what to do about a run that needs more memory than the device has."""
@@ -263,32 +324,32 @@ class Worker:
             next_time = "The last checkpoint is kept, and the same command resumes from it."
         return f"{next_time} First, {', or '.join(advice)}."
 
-    def _start_or_resume(self, run: PlannedRun, lease: Lease, way: Way) -> None:
+    def _start_or_resume(self, run: PlannedRun, lease: Lease, way: Way) -> Iterator[int]:
         """Train a run in a new session. With `--incompatible restart`, restart it if it cannot be resumed."""
         directory = self._store.directory(run.id, lease.check)
         try:
             record = self._read_record(run, directory)
             if record is None or not _is_to_restart(record, self._incompatible):
-                return self._train_together(run, lease, way)
+                yield from self._train_together(run, lease, way)
+                return
         except (RecordError, ResumeError):
             if self._incompatible != "restart":
                 raise
         # After the handler, so that the session that failed to resume is freed before another is made.
         self._observer.warned(run, f"restarts; its old files are now in {directory.supersede()}.")
-        return self._train_together(run, lease, way)
+        yield from self._train_together(run, lease, way)
 
-    def _train_together(self, run: PlannedRun, lease: Lease, way: Way) -> None:
+    def _train_together(self, run: PlannedRun, lease: Lease, way: Way) -> Iterator[int]:
         """Train a run in a new session, with the other processes if there are any; they do so in `assist`."""
         turn = Turn(run.id, way, self._setting.engine, self._limits.last_iteration(run.recipe.iterations))
         self._processes.first_text(to_json(turn))
         with self._processes.in_step():
             self._processes.agreed(lambda: None)  # that all know the run
-            self._session(run, lease, turn)
+            yield from self._session(run, lease, turn)
 
-    def _session(self, run: PlannedRun, lease: Lease, turn: Turn) -> None:
+    def _session(self, run: PlannedRun, lease: Lease, turn: Turn) -> Iterator[int]:
         session = self._new_session(run, self._store.directory(run.id, lease.check), lease, self._setting)
-        for _ in session.train(turn.way, turn.engine, turn.last):
-            pass
+        return session.train(turn.way, turn.engine, turn.last)
 
     def _read_record(self, run: PlannedRun, directory: RunDirectory) -> Record | None:
         """Return the record; None if it does not exist, or is damaged but can be rewritten from a checkpoint."""

@@ -81,8 +81,8 @@ def train(progress: Progress, clock: Clock, run: PlannedRun, goal: int = 80, eng
     progress.started(run, 0, goal, engine, "a reason")
     for iteration in range(1, 41):
         clock.now += 2.0
-        progress.stepped(iteration)
-    progress.logged(line(40, 78.61))
+        progress.stepped(run, iteration)
+    progress.logged(run, line(40, 78.61))
 
 
 def report_everything(run: PlannedRun, stream: TextIO) -> None:
@@ -95,22 +95,22 @@ def report_everything(run: PlannedRun, stream: TextIO) -> None:
     row = replace(runs[2], cells=("a/top1", "b/top1", "a/top5", "c/top1"))
     progress.skipped(row, "paused at iteration 40 already")
     train(progress, clock, runs[3])
-    progress.logged(line(41, None))  # in the same ten seconds: no line of its own
+    progress.logged(runs[3], line(41, None))  # in the same ten seconds: no line of its own
     clock.now += 10
-    progress.logged(replace(line(45, None), train_loss=None, train_error=None))
+    progress.logged(runs[3], replace(line(45, None), train_loss=None, train_error=None))
     progress.finishing(runs[3], None)
-    progress.ended(a_record())
+    progress.ended(runs[3], a_record())
     progress.checking(runs[4], "graph", 1)
     progress.checking(runs[4], "graph", 2)
     progress.started(runs[4], 40, 80, "eager", "as requested")
-    progress.logged(line(40, 12.5))  # of the interrupted session
+    progress.logged(runs[4], line(40, 12.5))  # of the interrupted session
     progress.finishing(runs[4], 2_400.0)
-    progress.ended(a_record())
+    progress.ended(runs[4], a_record())
     for one, goal, iteration in ((runs[5], 40, 40), (runs[6], 80, 40), (runs[7], 80, 80)):
         train(progress, clock, one, goal, "graph")
-        progress.ended(a_record(status="partial", iteration=iteration))
+        progress.ended(one, a_record(status="partial", iteration=iteration))
     train(progress, clock, runs[8], engine="graph")
-    progress.ended(a_record(status="diverged", divergence=Divergence(9, 0.1, None, None)))
+    progress.ended(runs[8], a_record(status="diverged", divergence=Divergence(9, 0.1, None, None)))
     progress.started(runs[9], 0, 80, "graph", "a reason")
     progress.warned(runs[9], "begun elsewhere")
     progress.failed(runs[9], "no memory; use a smaller batch\nOK: all finished\x1b[2J")
@@ -144,7 +144,7 @@ def test_line_shows_the_run_and_the_facts_that_fit(run: PlannedRun, columns: int
     with terminal(columns) as (stream, screen):
         progress = Progress([(run, 80)], 1, stream, clock)
         train(progress, clock, run)
-        progress.logged(line(40, None))  # the last test error stays
+        progress.logged(run, line(40, None))  # the last test error stays
         assert screen.lines()[-1] == shown
 
 
@@ -155,7 +155,7 @@ def test_line_follows_the_width_of_the_terminal(run: PlannedRun) -> None:
         train(progress, clock, run)
         assert screen.lines()[-1].endswith("train error 41.52 %, lr 0.1")
         fcntl.ioctl(stream, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 50, 0, 0))
-        progress.logged(line(40, None))
+        progress.logged(run, line(40, None))
         assert screen.lines()[-1] == "1:20 left, [1/1] preact/resnet110, seed 0, 40/80"
 
 

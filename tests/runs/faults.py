@@ -280,12 +280,12 @@ class Faults:
                     _assert_unchanged(before, _files(root))
 
         class Successor(Log):
-            def stepped(self, iteration: int) -> None:
-                super().stepped(iteration)
+            def stepped(self, run: PlannedRun, iteration: int) -> None:
+                super().stepped(run, iteration)
                 reached(0)
 
-            def ended(self, record: Record) -> None:
-                super().ended(record)
+            def ended(self, run: PlannedRun, record: Record) -> None:
+                super().ended(run, record)
                 reached(1)
 
         log = Successor()

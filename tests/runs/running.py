@@ -102,14 +102,14 @@ class Log(Observer):
     def checking(self, run: PlannedRun, engine: str, processes: int) -> None:
         self.checks.append(engine)
 
-    def stepped(self, iteration: int) -> None:
+    def stepped(self, run: PlannedRun, iteration: int) -> None:
         self.steps.append(iteration)
         self.on_step(iteration)
 
-    def logged(self, line: HistoryLine) -> None:
+    def logged(self, run: PlannedRun, line: HistoryLine) -> None:
         self.lines.append(line)
 
-    def ended(self, record: Record) -> None:
+    def ended(self, run: PlannedRun, record: Record) -> None:
         self.records.append(record)
 
     def failed(self, run: PlannedRun, why: str) -> None:

@@ -360,8 +360,8 @@ def test_run_goes_on_if_its_lease_was_deleted(run: PlannedRun, expected: RunDire
             shutil.rmtree(tmp_path / "leases")
 
     directory, log = train(run, tmp_path, log=Log(delete))
-    assert ["lost its lease" in warning for warning in log.warnings] == [True]
-    assert log.failures == log.skips == []
+    assert ["lost its lease" in why for _, why in log.skips] == [True]
+    assert log.failures == log.warnings == []
     assert_same(directory, expected)
 
 
@@ -410,8 +410,8 @@ def test_busy_runs_are_retried_after_the_others(run: PlannedRun, tmp_path: Path)
         assert lease.acquire()
 
     class Meanwhile(Log):
-        def ended(self, record: Record) -> None:
-            super().ended(record)
+        def ended(self, run: PlannedRun, record: Record) -> None:
+            super().ended(run, record)
             if record.seed == 4:  # 0 is released, 1 is finished, 2 remains busy, 3 is released with a damaged record
                 RunDirectory(store.directory(runs[1].id).path).write_record(replace(record, run=runs[1].id, seed=1))
                 store.directory(runs[3].id).path.mkdir()

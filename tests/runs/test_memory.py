@@ -37,12 +37,12 @@ def test_memory_does_not_grow_with_iterations(
     sizes = []
 
     class Monitor(Log):
-        def stepped(self, iteration: int) -> None:
+        def stepped(self, run: object, iteration: int) -> None:
             if iteration % (iterations // 5) == 0:
                 gc.collect()
                 sizes.append(resident_bytes())
 
-        def logged(self, line: object) -> None:
+        def logged(self, run: object, line: object) -> None:
             pass
 
     _, log = train(run, tmp_path, log=Monitor())

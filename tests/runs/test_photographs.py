@@ -106,13 +106,13 @@ def test_lost_images_pause_the_run_which_continues_bit_equal(
     (do_harm, message), undo = HARMS[harm], list[Callable[[Path], object]]()
 
     class Harmful(Log):
-        def stepped(self, iteration: int) -> None:
-            super().stepped(iteration)
+        def stepped(self, run: PlannedRun, iteration: int) -> None:
+            super().stepped(run, iteration)
             if iteration == at:
                 undo.append(do_harm(images))
 
         def finishing(self, run: PlannedRun, test_seconds: float | None) -> None:
-            self.stepped(LAST + 1)
+            self.stepped(run, LAST + 1)
 
     log = Harmful()
     with pytest.raises(DataError, match=message) as caught:
