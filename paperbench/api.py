@@ -476,7 +476,8 @@ class Plan:
             )
         engine = ENGINES[engine_candidates(self.training.engine, self.device)[0]]
         groups = max((engine.groups_at_once(run.recipe, WHOLE) for run, _ in self.remaining), default=1)
-        if self.device.type == "cuda" and at_once > (most := STREAMS // (1 + groups)):
+        own = 2 + (groups if groups > 1 else 0)  # to launch a step and to capture it, and for each group at once
+        if self.device.type == "cuda" and at_once > (most := STREAMS // own):
             raise PaperbenchError(f"At most {most} of these runs can share a GPU. Use `--at-once {most}`, or fewer.")
         for run, _ in self.remaining:
             if problem := refusal(number, run.net, run.recipe, run.dataset.num_train):
