@@ -29,7 +29,7 @@ class _Training:
     Attributes:
         here: Number of iterations done, `done` of them in this session, which ends at `last`.
         started, last_line: Times.
-        tested: The last test error, in words.
+        tested: The last test error, in words, or that the final test has begun.
     """
 
     run: PlannedRun
@@ -41,9 +41,9 @@ class _Training:
     tested: list[str] = field(default_factory=list)
     facts: list[str] = field(default_factory=list)
 
-    @property
-    def where(self) -> str:
-        return f"{self.here:,}/{self.run.recipe.iterations:,}"
+    def seconds_left(self, now: float) -> float:
+        """Return how long its iterations will take, going by those of this session; 0 before the first."""
+        return (self.last - self.here) * (now - self.started) / self.done if self.done else 0.0
 
 
 class Progress(Observer):
@@ -69,8 +69,10 @@ class Progress(Observer):
         self._skipped: dict[str, list[PlannedRun]] = {}  # by the reason; not reported yet
 
     def skipped(self, run: PlannedRun, why: str) -> None:
-        self._active.pop(run.id, None)
-        self._skipped.setdefault(why, []).append(run)
+        if self._active.pop(run.id, None):
+            self._say_of(run, why)
+        else:
+            self._skipped.setdefault(why, []).append(run)
 
     def all_done(self) -> None:
         """Report the skipped runs, those with the same reason in one line."""
@@ -138,10 +140,9 @@ class Progress(Observer):
         training.last_line = now
         facts = [*tested, *trained, f"lr {line.lr:.3g}"]
         if training.done:  # otherwise the line belongs to an interrupted session
-            seconds = (now - training.started) / training.done
-            facts.append(f"{run.recipe.batch_size / seconds:,.0f} images/s")
-            left = (training.last - training.here) * seconds
-            how = "" if self._take_turns else ", one after another"
+            images = training.done * run.recipe.batch_size
+            left, how = training.seconds_left(now), "" if self._take_turns else ", one after another"
+            facts.append(f"{images / (now - training.started):,.0f} images/s")
             facts.append(f"{_clock(left)} left in this run, {self._left_in_all()} in all runs{how}")
         self._say_below(run, f"{line.iteration:>6,}/{run.recipe.iterations:,}  {', '.join(facts)}")
 
@@ -178,16 +179,13 @@ class Progress(Observer):
         self._to_do.pop(run.id, None)
         self._numbers.setdefault(run.id, len(self._numbers) + 1)
 
-    def _number(self, run: PlannedRun) -> str:
-        return f"[{self._numbers[run.id]}/{self._runs}]"
-
     def _name(self, run: PlannedRun, is_short: bool = False) -> str:
         what = f"{', '.join(run.places)} ({run.net_name}, seed {run.seed}, run {run.id})"
-        return f"{self._number(run)} {f'{run.places[0]}, seed {run.seed}' if is_short else what}"
+        return f"[{self._numbers[run.id]}/{self._runs}] {f'{run.places[0]}, seed {run.seed}' if is_short else what}"
 
     def _say_below(self, run: PlannedRun, text: str) -> None:
         """Print a line of a run, which follows the one with its name unless runs take turns."""
-        self.say(f"{self._number(run) if self._take_turns else '   '} {text}")
+        self.say(f"[{self._numbers[run.id]}/{self._runs}] {text}" if self._take_turns else f"    {text}")
 
     def _say_of(self, run: PlannedRun, text: str) -> None:
         """Print how a run ended."""
@@ -196,17 +194,23 @@ class Progress(Observer):
 
     def _status(self) -> list[str]:
         """What the line of the terminal says of the runs that are being trained, the most important first."""
-        left, active = f"{self._left_in_all()} left", [*self._active.values()]
+        facts, active = [f"{self._left_in_all()} left"], [*self._active.values()]
         if len(active) == 1:
-            return [left, self._name(active[0].run, is_short=True), active[0].where, *active[0].facts]
-        return [left, *(" ".join([self._number(one.run), one.where, *one.tested]) for one in active)]
+            (one,) = active
+            where = f"{one.here:,}/{one.run.recipe.iterations:,}"
+            return [*facts, self._name(one.run, is_short=True), where, *one.facts]
+        numbered = [(f"[{self._numbers[one.run.id]}]", one) for one in active]
+        facts += [f"{number} {100 * one.here / one.run.recipe.iterations:.0f} %" for number, one in numbered]
+        return facts + [f"{number} {fact}" for number, one in numbered for fact in one.tested]
 
     def _left_in_all(self) -> str:
         """The time left for all runs, "?" before the first iteration."""
         if not self._done:
             return "?"
-        iterations = sum(one.last - one.here for one in self._active.values()) + sum(self._to_do.values())
-        return _clock(iterations * (self._clock() - self._started) / self._done)
+        now, active = self._clock(), self._active.values()
+        iterations = sum(one.last - one.here for one in active) + sum(self._to_do.values())
+        in_all = iterations * (now - self._started) / self._done
+        return _clock(max([in_all, *(one.seconds_left(now) for one in active)]))
 
 
 def _final_work(run: PlannedRun, test_seconds: float | None) -> tuple[str, float | None]:

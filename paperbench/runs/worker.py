@@ -312,7 +312,8 @@ class Worker:
     def _memory_advice(self, run: PlannedRun, engine: str) -> str:
         """Return what to do about a run that needs more memory than the device has."""
         images = self._processes.share.group_sizes(run.recipe, run.recipe.batch_size)
-        advice = [f"free memory on {self._device} (stop other programs there)", "choose a larger device (`--device`)"]
+        advice = ["lower `--at-once`"] if self._setting.at_once > 1 else []
+        advice += [f"free memory on {self._device} (stop other programs there)", "choose a larger device (`--device`)"]
         if run.spec.precision != "bf16":
             advice.append("choose `--precision bf16`, which halves the activations but counts as another experiment")
         if ENGINES[engine].groups_at_once(run.recipe, self._processes.share) > 1:

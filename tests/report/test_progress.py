@@ -119,6 +119,35 @@ def report_everything(run: PlannedRun, stream: TextIO) -> None:
     progress.all_done()
 
 
+def report_turns(run: PlannedRun, stream: TextIO) -> None:
+    """Report two runs that take turns, of which one ends and a third begins, and then one loses its lease."""
+    clock = Clock()
+    first, second, third, lost = (replace(run, seed=seed) for seed in range(4))
+    progress = Progress([(one, 80) for one in (first, second, third, lost)], 4, stream, clock)
+    progress.started(first, 70, 80, "graph", "a reason")
+    progress.stepped(first, 71)
+    progress.started(second, 0, 80, "graph", "a reason")
+    for iteration in range(72, 81):
+        clock.now += 5
+        progress.stepped(first, iteration)
+        progress.stepped(second, iteration - 71)
+    progress.logged(first, line(80, 78.61))
+    progress.logged(second, line(9, 90.0))
+    progress.finishing(first, None)
+    progress.ended(first, a_record())
+    progress.started(lost, 0, 80, "graph", "a reason")
+    progress.skipped(lost, "this process lost its lease on the run")
+    progress.started(third, 0, 80, "graph", "a reason")
+
+
+def test_runs_that_take_turns_are_told_apart(run: PlannedRun) -> None:
+    stream = io.StringIO()
+    report_turns(run, stream)
+    with terminal(80) as (shown, screen):
+        report_turns(run, shown)
+        assert_golden("progress_in_turns", stream.getvalue() + "\n".join(screen.lines()))
+
+
 def test_everything_is_reported_in_plain_lines(run: PlannedRun) -> None:
     stream = io.StringIO()
     report_everything(run, stream)
