@@ -60,7 +60,7 @@ train() { # runs in the order of their worth
         (($(left 45) > 0)) || return "$status"
         # shellcheck disable=SC2086  # several words
         timeout --kill-after=10 "$(left 20)" "$PYTHON" -m paperbench run table2 $runs --profile "$profile" --yes \
-            --precision bf16 --device "$device" --results "$work/results" --max-seconds "$(left 35)" &
+            --precision bf16 --device "$device" --at-once "$at_once" --results "$work/results" --max-seconds "$(left 35)" &
         await $!
         status=$?
         case $status in 75 | 124) return 0 ;; esac # the time was up
@@ -90,8 +90,10 @@ main() {
     timeout --kill-after=5 $((seconds + 30)) \
         "$PYTHON" -m paperbench.bench.first_gpu measure "$work/first.json" "$device" "$seconds" &
     await $! || failed+=' measurement'
-    runs=$("$PYTHON" -m paperbench.bench.first_gpu choose "$work/first.json" "$(left 50)")
-    echo "$(left 0) s left: training, in which $runs runs of ResNet-110 should end."
+    seconds=$(left 50)
+    read -r at_once runs <<< "$("$PYTHON" -m paperbench.bench.first_gpu choose "$work/first.json" "$seconds")"
+    at_once=${at_once:-1}
+    echo "$(left 0) s left: training, $at_once at once, in which ${runs:-no} runs of ResNet-110 should end."
     train &
     training=$!
     await $doctor
