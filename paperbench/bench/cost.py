@@ -25,7 +25,7 @@ from paperbench.runs.planning import PlannedRun
 from paperbench.specs.recipe import ChannelValues, Recipe
 from paperbench.training.device import OTHER_MACHINES_GPU
 from paperbench.training.engines import engine_candidates
-from paperbench.training.memory import is_out_of_memory
+from paperbench.training.memory import is_out_of_memory, release_memory
 from paperbench.training.trainer import Trainer
 
 _ROUNDS, _BATCHES = 3, 8
@@ -150,6 +150,7 @@ def _measure_step(
             loop.step()  # the first ones are slow
             way, deadline = stopwatch(loop.step, device), time.monotonic() + _ENOUGH
             (times,) = race({"": way}, _ROUNDS, _LEAST, deadline=deadline).values()
+        release_memory(device)  # for other graphs
     except Exception as error:  # libraries may raise anything
         if not is_out_of_memory(error):
             raise
