@@ -4,9 +4,9 @@
 #     bash ci/first_gpu.sh [--minutes M] [--out DIRECTORY]
 #
 # In M minutes (default: 15): the measurement (paperbench/bench/first_gpu.py, under two minutes); then ResNet-110 with
-# original and full pre-activation units in bf16, seed 0, then the other seeds, then all of Table 2; beside these, for
-# at most five minutes, the tests that need a GPU. The same command goes on with the runs, and repeats neither tests that
-# passed nor what was measured on this GPU.
+# original and full pre-activation units in bf16, seed by seed, then all of Table 2, as many at once as end most runs in
+# this time; beside these, for at most five minutes, the tests that need a GPU. The same command goes on with the runs,
+# and repeats neither tests that passed nor what was measured on this GPU.
 #
 # The directory (default: build/first-gpu) holds summary.txt, log.txt, and all files in state.tar.00 and following, of
 # at most 15 MB each: `cat state.tar.* | tar x` unpacks them. It can be moved to another machine.
@@ -54,13 +54,14 @@ await() { # as `wait`, which may miss a signal that comes just as it begins
 left() { echo $((60 * minutes - SECONDS - $1)); }
 
 train() { # runs in the order of their worth
-    local cells='--cells original/resnet110 preact/resnet110' runs status=0
+    local runs status=0
     trap 'kill $!; wait $!; exit' TERM
-    for runs in "$cells --seeds 1" "$cells" ''; do
+    for runs in '--cells original/resnet110 preact/resnet110' ''; do
         (($(left 45) > 0)) || return "$status"
         # shellcheck disable=SC2086  # several words
         timeout --kill-after=10 "$(left 20)" "$PYTHON" -m paperbench run table2 $runs --profile "$profile" --yes \
-            --precision bf16 --device "$device" --results "$work/results" --max-seconds "$(left 35)" &
+            --precision bf16 --device "$device" --at-once "$at_once" --results "$work/results" \
+            --max-seconds "$(left 35)" &
         await $!
         status=$?
         case $status in 75 | 124) return 0 ;; esac # the time was up
@@ -90,8 +91,10 @@ main() {
     timeout --kill-after=5 $((seconds + 30)) \
         "$PYTHON" -m paperbench.bench.first_gpu measure "$work/first.json" "$device" "$seconds" &
     await $! || failed+=' measurement'
-    runs=$("$PYTHON" -m paperbench.bench.first_gpu choose "$work/first.json" "$(left 50)")
-    echo "$(left 0) s left: training, in which $runs runs of ResNet-110 should end."
+    seconds=$(left 50)
+    read -r at_once runs <<< "$("$PYTHON" -m paperbench.bench.first_gpu choose "$work/first.json" "$seconds")"
+    at_once=${at_once:-1}
+    echo "$(left 0) s left: training, $at_once at once, in which ${runs:-no} runs of ResNet-110 should end."
     train &
     training=$!
     await $doctor

@@ -491,9 +491,11 @@ class Plan:
         """Measure for some seconds, and estimate how long the remaining runs take; see `bench.cost.estimate`."""
         from paperbench.bench.cost import estimate
 
+        self.check_processes(1)
+        how = self.device, self.training.engine, self.training.at_once
         lacking = {run.id: iterations for run, iterations in self.remaining}
         runs = [(run, lacking.get(run.id, 0)) for run in self.runs]
-        return estimate(runs, self.device, rates=rates, only_if_long=only_if_long, processes=processes)
+        return estimate(runs, *how, rates=rates, only_if_long=only_if_long, processes=processes)
 
     @neutral()
     def listing(self, cost: Cost | None = None) -> str:
@@ -539,10 +541,12 @@ class Plan:
         sentences = [f"{n_runs}, {work}.", used]
         if cost:
             kind = "GPU" if self.device.type == "cuda" else "main"
+            many = self.training.at_once
+            together = f"; {many} at once need {many} times as much" * (many > 1)
             sentences += [
                 f"Time: {cost}",
                 "to do: iterations left. hours, and disk in GB: of all seeds in the line. memory: GB of "
-                f"{kind} memory that one run needs at least.",
+                f"{kind} memory that one run needs at least{together}.",
             ]
         return "\n".join([as_text(grid), "", *map(paragraph, sentences)])
 

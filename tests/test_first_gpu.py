@@ -18,7 +18,7 @@ FAKE_PYTHON = """#!/usr/bin/env bash
 echo "$*" >> "{calls}"
 case "$*" in
 *" measure "*) echo figures > "$4" ;;
-*" choose "*) echo 2 ;;
+*" choose "*) echo 3 6 ;;
 *" summary "*) echo decided ;;
 *pytest*) echo "3 passed in 1.00s" ;;
 *" run "*)
@@ -72,16 +72,16 @@ CHECKPOINT = "results/runs/abc-s0/checkpoint-1000-b.safetensors"
 def test_measures_trains_tests_and_goes_on(script: Script) -> None:
     code, output = script.run()
     assert code == 0, output
+    assert " s left: training, 3 at once, in which 6 runs of ResNet-110 should end.\n" in output
     assert script.calls.read_text().splitlines()[0] == "-m paperbench data check cifar10"
-    both = "--cells original/resnet110 preact/resnet110"
     runs = [line.partition("table2 ")[2].partition("--profile paper")[0].strip() for line in script.called("run")]
-    assert runs == [f"{both} --seeds 1", both, ""]
-    assert all("--precision bf16 --device cuda" in line for line in script.called("run"))
+    assert runs == ["--cells original/resnet110 preact/resnet110", ""]
+    assert all("--precision bf16 --device cuda --at-once 3 --results" in line for line in script.called("run"))
     assert all("test_graph_engine.py" in line and "-m gpu" in line for line in script.called("pytest"))
     assert script.state == {"first.json", "doctor.txt", "tests.txt", CHECKPOINT}  # no lease, the newest checkpoint
     assert (script.out / "summary.txt").read_text() == "decided\nGPU tests: 3 passed in 1.00s\nFailed: nothing\n"
     assert script.run()[0] == 0
-    assert len(script.called("run")) == 3
+    assert len(script.called("run")) == 2
     assert len(script.called("measure")) == 1  # of what is missing
     assert not script.called("pytest")
 
@@ -95,7 +95,7 @@ def test_failing_part_does_not_lose_the_others(script: Script, what: str, failed
     assert f"Failed: {f' {failed}' if failed else 'nothing'}\n" in output
     assert CHECKPOINT in script.state
     # failed training is tried again when the tests have ended
-    assert len(script.called("run")) == (6 if what == "run" else 3)
+    assert len(script.called("run")) == (4 if what == "run" else 2)
     script.run()
     assert len(script.called("pytest")) == (what == "pytest")
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
 from paperbench.architecture import macs
 from paperbench.bench.loader import sample_images, sample_photographs, stream_seconds
-from paperbench.bench.setup import random_images
-from paperbench.bench.timing import stopwatch
+from paperbench.bench.setup import TrainerLoop, random_images
+from paperbench.bench.timing import race, stopwatch
 from paperbench.catalogue import resolve
 from paperbench.data.dataset import Dataset
 from paperbench.data.imagenet.batches import TrainingCrops
@@ -20,15 +22,16 @@ from paperbench.data.imagenet.index import ImageFiles, PhotoDataset
 from paperbench.errors import PaperbenchError, count, duration, listing
 from paperbench.processors import processors
 from paperbench.runs.planning import PlannedRun
-from paperbench.specs.recipe import ChannelValues, Photographs, Recipe
+from paperbench.specs.recipe import ChannelValues, Recipe
 from paperbench.training.device import OTHER_MACHINES_GPU
-from paperbench.training.memory import is_out_of_memory
+from paperbench.training.engines import engine_candidates
+from paperbench.training.memory import is_out_of_memory, release_memory
 from paperbench.training.trainer import Trainer
 
-_STEPS, _BATCHES = 4, 8
-"""Numbers of measured steps, of which the fastest counts, and of measured batches of the loader."""
-_ENOUGH = 4.0
-"""Seconds after which two steps suffice."""
+_ROUNDS, _BATCHES = 3, 8
+"""Numbers of measurements of a step, of which the fastest counts, and of measured batches of the loader."""
+_LEAST, _ENOUGH = 0.1, 3.0
+"""Seconds that a measurement takes at least, as a GPU is behind the host, and after which no other begins."""
 _MOST = 2 * 10**10
 """Multiply-adds of the forward pass of the images that a CPU measures: at most one batch-norm group, at least two."""
 _SHORT = 10**14
@@ -40,7 +43,7 @@ class Cost:
     """How long some runs will take. `str` says so, and what was measured or stated.
 
     Attributes:
-        seconds: For what is left of each run, by its id.
+        seconds: For what is left of each run, by its id. Runs at once share the time.
     """
 
     seconds: dict[str, float]
@@ -57,6 +60,8 @@ class Cost:
 def estimate(
     to_do: Sequence[tuple[PlannedRun, int]],
     device: torch.device,
+    engine: str = "auto",
+    at_once: int = 1,
     *,
     rates: Mapping[str, float] | None = None,
     only_if_long: bool = False,
@@ -66,11 +71,12 @@ def estimate(
 
     Tests, mean images and the averaging of BN statistics are left out: a few percent of a run of the paper.
 
-    Of each family of nets, one with the fewest multiply-adds is measured, with the eager engine. Other nets are in
+    Of each family of nets, one with the fewest multiply-adds is measured, as it would be trained. Other nets are in
     proportion. Every image of a step takes the time of the net or of the loader of photographs, whichever is longer.
 
     Args:
         to_do: Runs, each with the number of iterations to do.
+        engine, at_once: As in `TrainingOptions`.
         rates: Images per second of nets, by name. No net of their families is measured; each goes by the net with the
             nearest number of multiply-adds.
         only_if_long: Return None if training takes minutes, or if a GPU trains on small images.
@@ -80,7 +86,8 @@ def estimate(
         to_do = [(run, number) for run, number in to_do if run.recipe.photographs or device.type == "cpu"]
         if sum(number * run.recipe.batch_size * _macs(run) for run, number in to_do) < _SHORT:
             return None
-    families = {run.net.family for run, _ in to_do}
+    engine, families = engine_candidates(engine, device)[0], {run.net.family for run, _ in to_do}
+    at_once = max(1, min(at_once, sum(number > 0 for _, number in to_do)))
     speeds: list[tuple[str, int, float]] = []  # the family, multiply-adds and images per second of nets
     facts: list[str] = []
     for name, rate in (rates or {}).items():
@@ -97,9 +104,10 @@ def estimate(
     photographed = next((run for run in measured.values() if run.recipe.photographs), None)
     files, source = _sample(photographed.dataset) if photographed else (None, "")
     for family, run in measured.items():
-        batch, step = _measure_step(run, files, device)
+        batch, step = _measure_step(run, files, device, engine, at_once)
         speeds.append((family, _macs(run), batch / step))
-        facts.append(f"one step of {run.net_name} on {device} ({step:.2g} s for {batch} images)")
+        how = f"engine {engine}" + f", {at_once} at once" * (at_once > 1)
+        facts.append(f"one step of {run.net_name} on {device} ({how}, {step:.2g} s for {batch} images)")
     recipes = {run.recipe.recipe: run.recipe for run in by_cost if run.recipe.photographs}
     loaders = {name: _measure_loader(recipe, files) for name, recipe in recipes.items() if files}
     seconds = {}
@@ -122,8 +130,10 @@ def _sample(data: Dataset) -> tuple[ImageFiles, str]:
     return sample_images(data) if isinstance(data, PhotoDataset) and len(data.train) else sample_photographs()
 
 
-def _measure_step(run: PlannedRun, files: ImageFiles | None, device: torch.device) -> tuple[int, float]:
-    """Return the number of images of a batch, on a CPU of a smaller one, and the seconds of their step."""
+def _measure_step(
+    run: PlannedRun, files: ImageFiles | None, device: torch.device, engine: str, at_once: int
+) -> tuple[int, float]:
+    """Return the number of images of a batch, on a CPU of a smaller one, and the share of a training in its step."""
     images, group = run.recipe.batch_size, run.recipe.batch_norm.group
     if device.type == "cpu":
         images = group = min(group, max(2, _MOST // _macs(run)))
@@ -133,28 +143,33 @@ def _measure_step(run: PlannedRun, files: ImageFiles | None, device: torch.devic
     else:
         recipe = replace(run.recipe, batch_size=images, batch_norm=replace(run.recipe.batch_norm, group=group))
         sample = random_images(images, run.net.num_classes, run.side)
-    times: list[float] = []
+    new = partial(Trainer, run.net, recipe, sample, 0, run.spec.precision, device, engine)
     try:
-        with closing(Trainer(run.net, recipe, sample, 0, run.spec.precision, device)) as trainer:
-            while len(times) < _STEPS and (len(times) < 2 or sum(times) < _ENOUGH):  # the first ones are slow
-                times.append(stopwatch(trainer.step, device)(1))
+        with closing(TrainerLoop(device, new)) as loop:
+            loop.grow(at_once)
+            loop.step()  # the first ones are slow
+            way, deadline = stopwatch(loop.step, device), time.monotonic() + _ENOUGH
+            (times,) = race({"": way}, _ROUNDS, _LEAST, deadline=deadline).values()
+        release_memory(device)  # for other graphs
     except Exception as error:  # libraries may raise anything
         if not is_out_of_memory(error):
             raise
+        together = f", {at_once} at once. Choose a smaller --at-once" * (at_once > 1)
         raise PaperbenchError(
-            f"{device} is out of memory in a step of {run.net_name} with groups of {group} images."
+            f"{device} is out of memory in a step of {run.net_name} with groups of {group} images{together}."
         ) from error
-    return images, min(times)
+    return images, min(times) / at_once
 
 
 def on_sample(recipe: Recipe, files: ImageFiles, batch_size: int, group: int) -> tuple[Recipe, PhotoDataset]:
     """Return a recipe for photographs with another batch, which needs no mean image, and some files as its data set."""
+    assert recipe.photographs  # noqa: S101
     changed = replace(
         recipe,
         batch_size=batch_size,
         batch_norm=replace(recipe.batch_norm, group=group),
         input=ChannelValues((0.5, 0.5, 0.5), (1.0, 1.0, 1.0)),
-        photographs=replace(_photographs(recipe), mean_image_scale=None),
+        photographs=replace(recipe.photographs, mean_image_scale=None),
         silent=(),
     )
     return changed, PhotoDataset(
@@ -164,15 +179,11 @@ def on_sample(recipe: Recipe, files: ImageFiles, batch_size: int, group: int) ->
 
 def _measure_loader(recipe: Recipe, files: ImageFiles) -> float:
     """Return how many training crops all processors make per second."""
+    assert recipe.photographs  # noqa: S101
     batch = 4 * processors()
-    source = TrainingCrops(files, _photographs(recipe), batch_size=batch, flip=True, has_short_batches=False, seed=0)
+    source = TrainingCrops(files, recipe.photographs, batch_size=batch, flip=True, has_short_batches=False, seed=0)
     return _BATCHES * batch / stream_seconds(source, processors(), _BATCHES)
 
 
 def _macs(run: PlannedRun) -> int:
     return macs(run.net, run.side)
-
-
-def _photographs(recipe: Recipe) -> Photographs:
-    assert recipe.photographs  # noqa: S101  (others are left out)
-    return recipe.photographs

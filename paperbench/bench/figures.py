@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from typing import Literal
 
 from paperbench.runs.record import Environment
-from paperbench.typed import Text, typed
+from paperbench.typed import Count, Text, typed
 
 Kind = Literal["plain", "plain-on-device", "paperbench"]
 """plain: the loop that public repositories ship, with a DataLoader; plain-on-device: the same step, fed with batches
 that are already on the device; paperbench: our trainer."""
 
 Status = Literal["measured", "wrong step", "out of memory", "failed", "skipped"]
-"""wrong step: the first losses differ from eager's, or are not finite. skipped: the time was up."""
+"""wrong step: the first losses are not eager's or not finite, or trainings at once differ. skipped: the time was up."""
 
 
 @typed
@@ -51,17 +51,18 @@ class Ratio:
 
 @typed
 class Variant:
-    """One way to train a net. The engine of plain loops is "eager"."""
+    """One way to train a net, or several at once that take turns. The engine of plain loops is "eager"."""
 
     kind: Kind
     engine: str
     precision: str
+    at_once: Count = 1
 
     @property
     def label(self) -> str:
         """Name for reports."""
         names = {"plain": "plain loop", "plain-on-device": "on-device loop", "paperbench": self.engine}
-        return f"{names[self.kind]} {self.precision}"
+        return f"{names[self.kind]} {self.precision}" + f", {self.at_once} at once" * (self.at_once > 1)
 
 
 @typed
@@ -71,8 +72,8 @@ class VariantFigures:
     Attributes:
         detail: Explanation of the status.
         first_step_seconds: Time to build the net and the loop and to make the first step, including capture,
-            excluding the creation of the images.
-        step_seconds: Time per step in each round.
+            excluding the creation of the images; for trainings at once, of all.
+        step_seconds: Time per step in each round; for trainings at once, that of a step of each over their number.
         control: Time per step of a second measurement in each round, from which the noise is computed; two variants
             have one.
         images_per_second: Median over the rounds.

@@ -2,7 +2,7 @@
 
 `ci/first_gpu.sh` uses it: python -m paperbench.bench.first_gpu
     measure FILE DEVICE SECONDS    measure; on a CPU with tiny sizes, as a rehearsal
-    choose FILE SECONDS            print how many complete runs in bf16 this time makes
+    choose FILE SECONDS            print how many runs in bf16 to train at once, and how many end in this time
     summary FILE RESULTS           print what the figures decide, and the runs in a results directory
 """
 
@@ -15,26 +15,26 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-from paperbench.bench.setup import bench_training, equal_parameters
+from paperbench.bench.setup import TrainerLoop, bench_training, equal_parameters
 from paperbench.bench.timing import race, stopwatch
 from paperbench.errors import PaperbenchError, summarize_error
 from paperbench.files import UNGUARDED, read_at_most
 from paperbench.runs.environment import environment_facts
 from paperbench.runs.store import RunDirectory
 from paperbench.specs.recipe import Drops
+from paperbench.training.device import choose_device
 from paperbench.training.engines import engine_candidates
 from paperbench.training.graph import CudaCapture
 from paperbench.training.memory import release_memory
 from paperbench.training.precision import PRECISIONS, set_arithmetic
-from paperbench.training.trainer import Trainer
 
 AT_ONCE = (1, 2, 3, 5)
 """Numbers of trainings. The last two trainings are equally long, and so must be equal."""
@@ -71,9 +71,6 @@ class Measurement:
     def __init__(self, file: Path, device: torch.device, seconds: float, sizes: Sizes) -> None:
         self._file, self._device, self._sizes = file, device, sizes
         self._on_gpu, self._began, self._seconds = device.type == "cuda", time.monotonic(), seconds
-        # always the same: torch has 32 streams in all, and captures take more of them
-        self._streams = [torch.cuda.Stream(device) if self._on_gpu else None for _ in range(AT_ONCE[-1])]
-        self._trainers: list[Trainer] = []
         self.found: dict[str, float | str | None] = {**vars(environment_facts(device)), "batch": sizes.batch}
         earlier = read(file)
         if self.found.items() <= earlier.items():
@@ -134,39 +131,30 @@ class Measurement:
 
     def _steps(self, engine: str, precision: str) -> None:
         """Measure the steps of one training, and of several in turn."""
-        works = self._put(f"first step, {precision}", partial(self._step_new, engine, precision))
-        for number in AT_ONCE if works else ():
-            step = partial(self._step_all, engine, precision, number)
-            if not self._put(f"step, {precision}, {number} at once", step):
-                break
-        self._trainers.clear()
+        training = bench_training(self._sizes.net, self._sizes.batch, self._device)
+        # some thousand steps are enough, and the choices of images for all take a second
+        recipe = replace(training.recipe, iterations=10_000, drops=Drops((), 0.1))
+        new = partial(replace(training, recipe=recipe).trainer, engine, precision)
+        with closing(TrainerLoop(self._device, new)) as loop:
+            works = self._put(f"first step, {precision}", partial(self._step_new, loop, 1))
+            for number in AT_ONCE if works else ():
+                if not self._put(f"step, {precision}, {number} at once", partial(self._step_all, loop, number)):
+                    break
         gc.unfreeze()
         release_memory(self._device)
         gc.freeze()
 
-    def _step_new(self, engine: str, precision: str) -> float:
-        """Measure the first step of another training, built and stepped on a stream of its own."""
-        training = bench_training(self._sizes.net, self._sizes.batch, self._device)
-        # some thousand steps are enough, and the choices of images for all take a second
-        recipe = replace(training.recipe, iterations=10_000, drops=Drops((), 0.1))
-        with torch.cuda.stream(self._streams[len(self._trainers)]):
-            self._trainers.append(replace(training, recipe=recipe).trainer(engine, precision))
-            return 1000 * stopwatch(self._trainers[-1].step, self._device)(1)
+    def _step_new(self, loop: TrainerLoop, number: int) -> float:
+        """Measure the first step after there are so many trainings."""
+        loop.grow(number)
+        return 1000 * stopwatch(loop.step, self._device)(1)
 
-    def _step_all(self, engine: str, precision: str, number: int) -> float:
+    def _step_all(self, loop: TrainerLoop, number: int) -> float:
         """Measure a step of each of several trainings, which take turns on the host."""
-        while len(trainers := self._trainers) < number:
-            self._step_new(engine, precision)
-
-        def work() -> None:
-            for stream, trainer in zip(self._streams, trainers, strict=False):
-                with torch.cuda.stream(stream):
-                    trainer.step()
-
-        (seconds,) = race({"": stopwatch(work, self._device)}, 3, self._sizes.seconds).values()
-        for one, other in pairwise(trainers):
-            if one.iteration == other.iteration and not equal_parameters(one, other):
-                raise PaperbenchError("WRONG: equal trainings differ after they ran at once.")
+        self._step_new(loop, number)
+        (seconds,) = race({"": stopwatch(loop.step, self._device)}, 3, self._sizes.seconds).values()
+        if not equal_parameters(loop.trainers.values()):
+            raise PaperbenchError("WRONG: equal trainings differ after they ran at once.")
         return 1000 * statistics.median(seconds) / number
 
 
@@ -182,9 +170,12 @@ def _step(found: Found, precision: str, number: int = 1) -> float:
     return value if isinstance(value, float) else math.inf
 
 
-def choose(found: Found, seconds: float) -> int:
-    """Return how many complete runs in bf16 this time makes, one by one."""
-    return int(1000 * seconds / _step(found, "bf16") / RUN_STEPS)
+def choose(found: Found, seconds: float) -> tuple[int, int]:
+    """Return how many runs in bf16 to train at once so that most end in this time (or a step is short), and those."""
+    steps = {number: _step(found, "bf16", number) for number in AT_ONCE}
+    ends = {number: number * int(1000 * seconds / RUN_STEPS / number / step) for number, step in steps.items()}
+    best = max(AT_ONCE, key=lambda number: (ends[number], -steps[number]))
+    return best, ends[best]
 
 
 def decide(found: Found) -> Iterator[str]:
@@ -220,11 +211,11 @@ def main(command: str, file: str, *more: str) -> None:
     """Run a command; see the module."""
     path = Path(file)
     if command == "measure":
-        device = torch.device(more[0])
+        device = choose_device(more[0], print)
         sizes = Sizes() if device.type == "cuda" else REHEARSAL
         Measurement(path, device, float(more[1]), sizes).run(engine_candidates("auto", device)[0])
     elif command == "choose":
-        print(choose(read(path), float(more[0])))
+        print(*choose(read(path), float(more[0])))
     else:
         print("\n".join([*decide(read(path)), *runs_in(Path(more[0]))]))
 

@@ -17,16 +17,13 @@ from paperbench.architecture import parameters
 from paperbench.bench.cost import on_sample
 from paperbench.bench.figures import ScalingFigures
 from paperbench.bench.loader import sample_photographs
-from paperbench.bench.setup import IMAGE_SIZE, Training, bench_training, equal_parameters
+from paperbench.bench.setup import IMAGE_SIZE, Training, bench_training, equal_parameters, step_endlessly
 from paperbench.bench.throughput import MIN_STEPS
 from paperbench.bench.timing import Way, race, stopwatch
 from paperbench.catalogue import FAMILIES, resolve
 from paperbench.specs.table import find_spec_root, read_table
 from paperbench.training.memory import release_memory
 from paperbench.training.processes import Processes
-from paperbench.training.trainer import Trainer
-
-PARTS = ("together", "gradients", "all_reduce", "statistics", "agreement")
 
 
 def scaling_training(name: str, batch_size: int | None, device: torch.device) -> Training:
@@ -57,7 +54,7 @@ class SharedSteps:
         flat = gradients[0].new_zeros(sum(gradient.numel() for gradient in gradients))
         averages = sum(buffer.numel() for buffer in model.buffers() if buffer.is_floating_point())
         rows = flat.new_zeros(training.recipe.groups // processes.count, averages + 2)
-        self._parts: dict[str, Callable[[], object]] = {
+        self.parts: dict[str, Callable[[], object]] = {
             "together": self._step,
             "gradients": lambda: processes.summed(gradients),
             "all_reduce": lambda: dist.all_reduce(flat),
@@ -66,13 +63,12 @@ class SharedSteps:
         }
 
     def run(self, part: str, times: int) -> float:
-        """Repeat one of `PARTS`, in step with the other processes; return the seconds."""
-        return stopwatch(self._parts[part], self._device)(times)
+        """Repeat one of the parts, in step with the other processes; return the seconds."""
+        return stopwatch(self.parts[part], self._device)(times)
 
     def _step(self) -> None:
         self._processes.any_of(False, False)  # as a session does
-        _rewind(self.trainer)
-        self.trainer.step()
+        step_endlessly(self.trainer)
 
     def _agree(self) -> None:
         self._processes.any_of(False, False)
@@ -111,21 +107,17 @@ def measure_scaling(
             processes.first_text(f"{part} {times}")
             return shared.run(part, times)
 
-        def step_alone() -> None:
-            _rewind(alone)
-            alone.step()
-
         def time_alone(number: int, times: int) -> float:
             torch.set_num_threads(number)
-            elapsed = stopwatch(step_alone, device)(times)
+            elapsed = stopwatch(partial(step_endlessly, alone), device)(times)
             torch.set_num_threads(threads)
             return elapsed
 
         ways: dict[str, Way] = {"alone": partial(time_alone, threads)}
-        ways |= {part: partial(time_part, part) for part in PARTS}
+        ways |= {part: partial(time_part, part) for part in shared.parts}
         for name in ("alone", "together"):
             ways[name](MIN_STEPS)  # capture, warm the caches
-        is_equal = equal_parameters(alone, shared.trainer)
+        is_equal = equal_parameters([alone, shared.trainer])
         if device.type == "cpu":
             ways["alone_all_threads"] = partial(time_alone, threads * processes.count)
         found: dict[str, tuple[float, ...]] = {"alone_all_threads": ()}
@@ -150,9 +142,3 @@ def measure_scaling(
         is_equal=is_equal,
         **found,
     )
-
-
-def _rewind(trainer: Trainer) -> None:
-    """Begin again at the end: captured steps have batches for the recipe's iterations only."""
-    if trainer.iteration == trainer.recipe.iterations:
-        trainer.iteration = 0

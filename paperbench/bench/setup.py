@@ -1,11 +1,13 @@
-"""Net, recipe and images of a benchmark, and facts about the machine."""
+"""Net, recipe, images and trainers of a benchmark, and facts about the machine."""
 
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -18,8 +20,10 @@ from paperbench.errors import PaperbenchError
 from paperbench.runs.environment import code_facts, environment_facts
 from paperbench.specs.recipe import Recipe
 from paperbench.specs.table import find_spec_root, read_table
+from paperbench.training.precision import set_arithmetic
 from paperbench.training.soundness import LEARNING_RATE
 from paperbench.training.trainer import Trainer
+from paperbench.training.turns import Place
 
 IMAGE_SIZE, BANDS = 32, 2
 
@@ -115,7 +119,55 @@ def _nvidia_smi(device: torch.device) -> dict[str, str] | None:
     return dict(zip(GPU_FACTS.split(","), map(str.strip, row.split(",")), strict=True)) if row else None
 
 
-def equal_parameters(one: Trainer, other: Trainer) -> bool:
-    """Whether two trainers have the same parameters, bit for bit."""
-    pairs = zip(one.model.parameters(), other.model.parameters(), strict=True)
-    return all(torch.equal(ours, theirs) for ours, theirs in pairs)
+class TrainerLoop:
+    """Trainers, each built by `new` in a place of its own, that take turns; with the interface of `PlainLoop`."""
+
+    def __init__(self, device: torch.device, new: Callable[[], Trainer]) -> None:
+        self._device, self._new = device, new
+        self.trainers: dict[Place, Trainer] = {}
+
+    def grow(self, at_once: int) -> None:
+        """Build trainers until there are so many."""
+        while len(self.trainers) < at_once:
+            place = Place(self._device, len(self.trainers))
+            with place.entered():
+                self.trainers[place] = self._new()
+
+    def each(self, work: Callable[[Trainer], Any]) -> list[Any]:
+        """Do something with each trainer, in its place."""
+        results = []
+        for place, trainer in self.trainers.items():
+            with place.entered():
+                results.append(work(trainer))
+        return results
+
+    def prepare(self) -> None:
+        """Set torch's switches, and make an untimed step to warm the caches."""
+        set_arithmetic(next(iter(self.trainers.values())).precision)
+        self.step()
+
+    def step(self) -> None:
+        """Make a step of each training without waiting for the device."""
+        self.each(step_endlessly)
+
+    def pause(self) -> None:
+        """Return at once: nothing runs in the background."""
+
+    def close(self) -> None:
+        """Free the trainers."""
+        while self.trainers:
+            self.trainers.popitem()[1].close()
+
+
+def step_endlessly(trainer: Trainer) -> None:
+    """Make a step, after the last iteration the first again: captured steps have no batches for others."""
+    if trainer.iteration == trainer.recipe.iterations:
+        trainer.iteration = 0
+    trainer.step()
+
+
+def equal_parameters(trainers: Iterable[Trainer]) -> bool:
+    """Whether successive trainers have the same parameters, bit for bit, if they have made equally many steps."""
+    pairs = ((one, other) for one, other in pairwise(trainers) if one.iteration == other.iteration)
+    parameters = (zip(one.model.parameters(), other.model.parameters(), strict=True) for one, other in pairs)
+    return all(torch.equal(ours, theirs) for ours, theirs in chain.from_iterable(parameters))

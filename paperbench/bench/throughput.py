@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from typing import Any
 
 import torch
@@ -34,25 +35,28 @@ from paperbench.bench.plain_loop import (
     on_device_batches,
     set_plain_arithmetic,
 )
-from paperbench.bench.setup import Training
+from paperbench.bench.setup import TrainerLoop, Training, equal_parameters
 from paperbench.bench.timing import race, stopwatch, synchronize
 from paperbench.errors import PaperbenchError, summarize_error
 from paperbench.models import ResidualNet
 from paperbench.training.engines import ENGINES, REFERENCE, engine_candidates
 from paperbench.training.memory import is_out_of_memory, release_memory
-from paperbench.training.precision import PRECISIONS, choose_precision, set_arithmetic
+from paperbench.training.precision import PRECISIONS, choose_precision
 from paperbench.training.soundness import STEPS, FirstSteps, bitwise_error, first_steps
 
 MIN_STEPS = 2
 """Minimum number of steps per measurement; a trial with this many steps determines the number."""
 
 
-def bench_variants(engines: Sequence[str], precisions: Sequence[str], device: torch.device) -> list[Variant]:
+def bench_variants(
+    engines: Sequence[str], precisions: Sequence[str], device: torch.device, at_once: Sequence[int] = ()
+) -> list[Variant]:
     """Return the variants to measure: plain loops, default precision first, then on-device loops, then ours.
 
     Args:
         engines: If empty, all that the device supports.
         precisions: If empty, all that the device supports.
+        at_once: Numbers of trainings that are measured beside one.
     """
     shipped = choose_precision(None, device)
     if not engines:
@@ -63,30 +67,11 @@ def bench_variants(engines: Sequence[str], precisions: Sequence[str], device: to
     return [
         *(Variant("plain", REFERENCE, precision) for precision in dict.fromkeys([shipped, *precisions])),
         *(Variant("plain-on-device", REFERENCE, precision) for precision in precisions),
-        *(Variant("paperbench", engine, precision) for precision in precisions for engine in dict.fromkeys(engines)),
+        *(
+            Variant("paperbench", engine, precision, number)
+            for precision, engine, number in product(precisions, dict.fromkeys(engines), sorted({1, *at_once}))
+        ),
     ]
-
-
-class TrainerLoop:
-    """Our trainer, with the interface of `PlainLoop`."""
-
-    def __init__(self, training: Training, engine: str, precision: str) -> None:
-        self._precision = precision
-        self.trainer = training.trainer(engine, precision)
-
-    def prepare(self) -> None:
-        """Set torch's switches, and make an untimed step to warm the caches."""
-        set_arithmetic(self._precision)
-        self.step()
-
-    def step(self) -> None:
-        """Make a step without waiting for the device."""
-        if self.trainer.iteration == self.trainer.recipe.iterations:
-            self.trainer.iteration = 0  # captured steps have batches for the recipe's iterations only
-        self.trainer.step()
-
-    def pause(self) -> None:
-        """Return at once: nothing runs in the background."""
 
 
 class VariantRunner:
@@ -129,17 +114,20 @@ class VariantRunner:
 
     def _build_trainer(self, eager: FirstSteps | None) -> TrainerLoop | None:
         """Return our loop, or None if its first losses are not finite, or differ from eager's at all."""
+        variant, device = self._variant, self._training.device
         start = time.perf_counter()
-        loop = TrainerLoop(self._training, self._variant.engine, self._variant.precision)
-        synchronize(self._training.device)
+        loop = TrainerLoop(device, lambda: self._training.trainer(variant.engine, variant.precision))
+        loop.grow(variant.at_once)
+        synchronize(device)
         built = time.perf_counter() - start
-        first = first_steps(loop.trainer, STEPS)
-        self._record(first_step_seconds=built + first.seconds)
+        every = loop.each(lambda trainer: first_steps(trainer, STEPS))
+        self._record(first_step_seconds=built + sum(one.seconds for one in every))
+        first = every[0]  # the others must be equal in the end
         if not all(map(math.isfinite, first.losses)):
             problem: str | None = "a loss of the first steps is not finite"
         else:
             self._record(losses=tuple(first.losses))
-            problem = bitwise_error(first.losses, eager.losses, self._variant.precision) if eager else None
+            problem = bitwise_error(first.losses, eager.losses, variant.precision) if eager else None
         if problem:
             self._record(status="wrong step", detail=problem)
         return None if problem else loop
@@ -166,8 +154,12 @@ class VariantRunner:
         return seconds
 
     def finish(self, step_seconds: tuple[float, ...], control: tuple[float, ...]) -> None:
-        """Compute the results from the rounds, and free the loop."""
-        if self.loop:
+        """Compute the results from the rounds of all trainings, and free the loop."""
+        if isinstance(self.loop, TrainerLoop) and not equal_parameters(self.loop.trainers.values()):
+            self._record(status="wrong step", detail="equal trainings differ after they ran at once")
+        elif self.loop:
+            number = self._variant.at_once
+            step_seconds, control = (tuple(s / number for s in rounds) for rounds in (step_seconds, control))
             rate = self._training.recipe.batch_size / statistics.median(step_seconds)
             self._record(status="measured", detail=None, images_per_second=rate)
             self._record(step_seconds=step_seconds, control=control)
@@ -184,7 +176,7 @@ class VariantRunner:
         except Exception as error:  # out of memory, or an engine fails
             is_memory, detail = is_out_of_memory(error), summarize_error(error)
             if is_memory:
-                detail += " Name fewer --engines or --precisions."
+                detail += " Name fewer --engines, --precisions or --at-once."
             self._record(status="out of memory" if is_memory else "failed", detail=detail)
             self.loop = None
         release_memory(self._training.device)  # not before the error and its frames are gone

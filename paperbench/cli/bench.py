@@ -73,6 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="P",
         help="such as fp32 bf16 (default: all that the device supports). With --scaling: one (default: as for `run`)",
     )
+    add_shared(parser, "--at-once", nargs="+", default=[], help="also measure so many trainings in turn, as in `run`")
     add_shared(parser, "--device")
     parser.add_argument(
         "--batch-size", type=positive_int, metavar="N", help="images per step (default: 128; 256 photographs)"
@@ -123,11 +124,15 @@ def _measure(args: argparse.Namespace) -> int:
     from paperbench.bench.throughput import bench_variants, measure_net
     from paperbench.training.device import choose_device
     from paperbench.training.engines import ENGINES
+    from paperbench.training.turns import STREAMS
 
     device = choose_device(args.device, _log)
-    variants = bench_variants(args.engines, args.precisions, device)
+    variants = bench_variants(args.engines, args.precisions, device, args.at_once)
     names = list(dict.fromkeys(args.models or MODELS[device.type]))
     trainings = [bench_training(name, args.batch_size or 128, device) for name in names]
+    most = STREAMS // (1 + trainings[0].recipe.groups)
+    if device.type == "cuda" and max(args.at_once, default=1) > most:
+        raise PaperbenchError(f"At most {most} of these trainings can share a GPU. Choose a smaller --at-once.")
     end = time.monotonic() + 60 * (args.minutes or float("inf"))
     nets = []
     for number, training in enumerate(trainings):
@@ -150,7 +155,7 @@ def _measure_loader(args: argparse.Namespace) -> int:
     from paperbench.bench.loader import measure_loader
     from paperbench.bench.text import format_loader
 
-    others = (args.models, args.engines, args.precisions, args.batch_size, args.minutes)
+    others = (args.models, args.engines, args.precisions, args.at_once, args.batch_size, args.minutes)
     if any(others) or args.device != "auto":
         raise PaperbenchError("--loader takes only --data, --rounds, --seconds and --json.")
     found = measure_loader(args.data, args.rounds or 7, args.seconds, _log)
@@ -160,8 +165,8 @@ def _measure_loader(args: argparse.Namespace) -> int:
 
 
 def _measure_scaling(args: argparse.Namespace, launch: Launch | None) -> int:
-    if len(args.engines) > 1 or len(args.precisions) > 1:
-        raise PaperbenchError("--scaling takes one engine and one precision.")
+    if len(args.engines) > 1 or len(args.precisions) > 1 or args.at_once:
+        raise PaperbenchError("--scaling takes one engine and one precision, and no --at-once.")
     if launch is None:
         raise PaperbenchError(
             "--scaling measures several processes. Start them with `torchrun --nproc-per-node 2 -m paperbench bench "

@@ -23,6 +23,8 @@ class StubTrainer:
     The loss of a window is the mean of their sums before each step.
     """
 
+    precision = "fp32"
+
     def __init__(self, recipe: Recipe | None = None, engine: str = "eager") -> None:
         self.recipe, self.engine, self.iteration, self.lasts = recipe, engine, 0, math.inf
         self.model = nn.Linear(3, 1, bias=False)
@@ -41,6 +43,9 @@ class StubTrainer:
         with torch.no_grad():
             self.window.append(float(self.model.weight.double().sum()))
             self.model.weight.mul_(0.5)
+
+    def close(self) -> None:
+        pass
 
     def training_metrics(self) -> TrainingMetrics:
         return TrainingMetrics(sum(self.window) / len(self.window), 0.0)

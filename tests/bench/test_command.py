@@ -25,13 +25,14 @@ def report_in(file: Path) -> BenchReport:
 
 def test_real_measurement_prints_and_writes_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "bench.json"
-    assert main([*FAST, "--precisions", "fp32", "--json", str(file)]) == 0
+    assert main([*FAST, "--precisions", "fp32", "--at-once", "2", "--json", str(file)]) == 0
     printed = capsys.readouterr()
     (net,) = report_in(file).nets
     assert (net.net, net.batch_size) == ("preact_resnet20", 8)
-    assert {found.variant.precision for found in net.variants} == {"fp32"}
+    assert [found.variant.at_once for found in net.variants] == [1, 1, 1, 2]
+    assert {(found.variant.precision, found.status) for found in net.variants} == {("fp32", "measured")}
     for found in net.variants:
-        (row,) = [line for line in printed.out.splitlines() if line.startswith(found.variant.label)]
+        (row,) = [line for line in printed.out.splitlines() if line.startswith(f"{found.variant.label}  ")]
         assert found.images_per_second is not None
         assert f" {found.images_per_second:.1f} " in row or f" {found.images_per_second:,.0f} " in row
     assert "Not measured: graph (CUDA graphs need an NVIDIA GPU).\n" in printed.out
@@ -108,8 +109,8 @@ def test_nets_share_the_remaining_time_and_json_is_always_written(
 
 @pytest.mark.gpu
 def test_all_engines_and_precisions_have_figures_on_a_gpu() -> None:
-    device = torch.device("cuda")
-    training, variants = bench_training("preact_resnet20", 128, device), bench_variants([], [], device)
+    device = torch.device("cuda", 0)
+    training, variants = bench_training("preact_resnet20", 128, device), bench_variants([], [], device, [3])
     figures = measure_net(training, variants, 2, 0.01, float("inf"), lambda line: None)
     assert {(v.status, v.detail) for v in figures.variants} == {("measured", None)}
     assert all((v.peak_memory or 0) > 0 for v in figures.variants)

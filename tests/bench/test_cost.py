@@ -11,7 +11,7 @@ from paperbench import api
 from paperbench.architecture import macs
 from paperbench.bench import cost
 from paperbench.bench.cost import Cost, estimate
-from paperbench.errors import duration
+from paperbench.errors import PaperbenchError, duration
 from paperbench.runs.planning import PlannedRun
 
 CPU = torch.device("cpu")
@@ -92,11 +92,18 @@ def test_short_runs_and_small_images_on_a_gpu_are_not_measured(tmp_path: Path) -
 
 
 def test_a_step_on_small_images_is_measured(tmp_path: Path) -> None:
-    plan = api.plan("table2", tmp_path, profile="smoke", cells="preact/*", device="cpu")
+    plan = api.plan("table2", tmp_path, profile="smoke", cells="preact/*", device="cpu", at_once=2)
     found = plan.cost()
     assert found
     assert found.total > 0
-    assert "preact_resnet110(depth=14) on cpu" in found.measured
+    assert "preact_resnet110(depth=14) on cpu (engine eager, 2 at once, " in found.measured
+
+
+def test_runs_at_once_that_do_not_fit_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost.TrainerLoop, "grow", lambda self, number: bytearray(10**18 * number))
+    plan = api.plan("table2", tmp_path, profile="smoke", cells="preact/*", device="cpu", at_once=2)
+    with pytest.raises(PaperbenchError, match=r"cpu is out of memory .*, 2 at once\. Choose a smaller --at-once"):
+        plan.cost()
 
 
 @pytest.mark.full

@@ -76,14 +76,17 @@ def test_device_speeds_failures_and_what_several_gain_are_shown() -> None:
     assert warning.startswith("A rehearsal")
 
 
-def test_complete_runs_are_counted() -> None:
-    """A run takes 659 s: 64,000 steps of 10 ms, and 3 % for tests."""
-    assert [choose(FOUND, seconds) for seconds in (658, 660, 1319)] == [0, 1, 2]
+def test_most_complete_runs_and_then_the_shortest_step_are_chosen() -> None:
+    """A run takes 659 s: 64,000 steps of 10 ms, and 3 % for tests; two at once 1,055 s, and three 1,186 s."""
+    assert [choose(FOUND, seconds) for seconds in (658, 660, 1319)] == [(1, 0), (1, 1), (1, 2)]
+    found = {**FOUND, "step, bf16, 2 at once": 8.0, "step, bf16, 3 at once": 6.0}
+    chosen = {658: (3, 0), 660: (1, 1), 1056: (2, 2), 1185: (2, 2), 1187: (3, 3)}
+    assert {seconds: choose(found, seconds) for seconds in chosen} == chosen
 
 
 def test_summary_lists_runs_without_any_measurement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main("choose", str(tmp_path / "missing.json"), "100")
-    assert capsys.readouterr().out == "0\n"
+    assert capsys.readouterr().out == "1 0\n"
     main("summary", str(tmp_path / "missing.json"), str(ROOT / "results" / "smoke"))
     lines = capsys.readouterr().out.splitlines()
     for file in (ROOT / "results" / "smoke" / "runs").glob("*/record.json"):

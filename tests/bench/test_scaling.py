@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from paperbench.bench.figures import ScalingFigures, ScalingReport
-from paperbench.bench.scaling import PARTS, measure_scaling, scaling_training
+from paperbench.bench.scaling import measure_scaling, scaling_training
 from paperbench.bench.text import SCALING_LEGEND, format_scaling
 from paperbench.cli.main import main
 from paperbench.training.processes import Processes
@@ -78,7 +78,7 @@ def test_two_processes_are_measured_and_compared_with_one(is_changed: bool, monk
     assert other is None
     assert found.is_equal is not is_changed
     assert (found.processes, found.threads, found.batch_size, found.bn_group) == (2, 1, 8, 4)
-    for part in ("alone", "alone_all_threads", *PARTS):
+    for part in ("alone", "alone_all_threads", "together", "gradients", "all_reduce", "statistics", "agreement"):
         assert len(getattr(found, part)) == 2
         assert all(seconds > 0 for seconds in getattr(found, part))
 

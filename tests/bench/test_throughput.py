@@ -21,6 +21,7 @@ from paperbench.typed import to_json
 from tests.bench.stubs import StubTrainer, stub_training
 
 CPU = torch.device("cpu")
+ADVICE = "Name fewer --engines, --precisions or --at-once."
 NO_MEMORY = "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB."
 
 
@@ -121,12 +122,27 @@ def test_only_steps_are_timed_including_the_devices_work(monkeypatch: pytest.Mon
 
 def test_long_measurement_restarts_the_training(training: Training) -> None:
     recipe = replace(training.recipe, iterations=2, drops=replace(training.recipe.drops, at=()))
-    loop = TrainerLoop(replace(training, recipe=recipe), "eager", "fp32")
+    loop = TrainerLoop(CPU, lambda: replace(training, recipe=recipe).trainer("eager", "fp32"))
+    loop.grow(2)
     iterations = []
     for _ in range(4):
         loop.step()
-        iterations.append(loop.trainer.iteration)
-    assert iterations == [1, 2, 1, 2]
+        iterations.append([trainer.iteration for trainer in loop.trainers.values()])
+    assert iterations == [[1, 1], [2, 2], [1, 1], [2, 2]]
+
+
+@pytest.mark.parametrize(("factors", "status"), [((2.0, 2.0), "measured"), ((2.0, 3.0), "wrong step")])
+def test_trainings_at_once_share_the_time_and_must_stay_equal(
+    monkeypatch: pytest.MonkeyPatch, training: Training, factors: tuple[float, ...], status: str
+) -> None:
+    changes = iter(factors)
+    stub_training(monkeypatch, lambda trainer: scale(next(changes))(trainer))
+    runner = VariantRunner(Variant("paperbench", "eager", "fp32", 2), training, list, pytest.fail)
+    runner.build()
+    assert runner.time(3) > 0
+    runner.finish((2.0, 4.0, 3.0), ())
+    assert (runner.figures.variant.label, runner.figures.status) == ("eager fp32, 2 at once", status)
+    assert runner.figures.images_per_second == (2 * 16 / 3 if status == "measured" else None)
 
 
 def scale(factor: float) -> Callable[[StubTrainer], None]:
@@ -147,7 +163,12 @@ def lasts(steps: int) -> Callable[[StubTrainer], None]:
         pytest.param(scale(torch.nan), "wrong step", "a loss of the first steps is not finite", id="wrong step"),
         pytest.param(fail, "failed", "RuntimeError: no such kernel in [path]", id="failed"),
         *(
-            pytest.param(lasts(steps), "out of memory", f"{NO_MEMORY} Name fewer --engines or --precisions.", id=moment)
+            pytest.param(
+                lasts(steps),
+                "out of memory",
+                f"{NO_MEMORY} {ADVICE}",
+                id=moment,
+            )
             for steps, moment in ((0, "build"), (5, "trial"), (11, "round"))
         ),
     ],

@@ -33,7 +33,7 @@ def command_after(out: str, heading: str) -> list[str]:
         ("cpu", (*ONE, "--device", "cpu")),
         ("gpu_elsewhere", (*ONE, "--device", "cuda")),
         ("options", (*ONE, "--device", "cpu", "--seeds", "3", "--std", "0.25", "--long", "--results", "new")),
-        ("smoke", ("plan", "table2", *SMOKE, "--seeds", "2", "--cells", "original", "preact")),
+        ("smoke", ("plan", "table2", *SMOKE, "--seeds", "2", "--at-once", "2", "--cells", "original", "preact")),
         ("unprinted", ("plan", "table1", "--cells", "dropout_shortcut", "--rate", "preact_resnet110=2000")),
     ],
 )
