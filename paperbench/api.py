@@ -468,7 +468,7 @@ class Plan:
         from paperbench.data.share import WHOLE
         from paperbench.training.engines import ENGINES, engine_candidates
         from paperbench.training.processes import refusal
-        from paperbench.training.turns import STREAMS
+        from paperbench.training.turns import most_at_once
 
         if (at_once := self.training.at_once) > 1 and number > 1:
             raise PaperbenchError(
@@ -476,8 +476,7 @@ class Plan:
             )
         engine = ENGINES[engine_candidates(self.training.engine, self.device)[0]]
         groups = max((engine.groups_at_once(run.recipe, WHOLE) for run, _ in self.remaining), default=1)
-        own = 2 + (groups if groups > 1 else 0)  # to launch a step and to capture it, and for each group at once
-        if self.device.type == "cuda" and at_once > (most := STREAMS // own):
+        if self.device.type == "cuda" and at_once > (most := most_at_once(groups)):
             raise PaperbenchError(f"At most {most} of these runs can share a GPU. Use `--at-once {most}`, or fewer.")
         for run, _ in self.remaining:
             if problem := refusal(number, run.net, run.recipe, run.dataset.num_train):

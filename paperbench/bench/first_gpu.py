@@ -32,7 +32,6 @@ from paperbench.runs.store import RunDirectory
 from paperbench.specs.recipe import Drops
 from paperbench.training.device import choose_device
 from paperbench.training.engines import engine_candidates
-from paperbench.training.graph import CudaCapture
 from paperbench.training.memory import release_memory
 from paperbench.training.precision import PRECISIONS, set_arithmetic
 
@@ -52,12 +51,10 @@ class Sizes(NamedTuple):
 
     net: str = "preact_resnet110"
     batch: int = 128
-    copied: int = 2**28  # float32 values
-    chain: int = 1_000  # kernels of a graph
     seconds: float = 0.5  # for steps
 
 
-REHEARSAL = Sizes("preact_resnet20", 8, 2**16, 8, 0.0)
+REHEARSAL = Sizes("preact_resnet20", 8, 0.0)
 
 
 class Measurement:
@@ -79,9 +76,6 @@ class Measurement:
     def run(self, engine: str) -> None:
         """Measure all parts."""
         gc.freeze()  # every capture collects garbage, half a second each among all that is imported
-        self._put("copy, GB/s", self._copy)
-        for branches in (1, 4):
-            self._put(f"kernel in a graph of branches: {branches}", partial(self._chain, branches))
         for precision in ("bf16", "tf32", "fp32") if self._on_gpu else ("bf16", "fp32"):
             self._steps(engine, precision)
         set_arithmetic("fp32")
@@ -97,37 +91,6 @@ class Measurement:
             print(f"{time.monotonic() - self._began:6.1f} s  {name}: {self.found[name]}", flush=True)
             UNGUARDED.write(self._file, json.dumps(self.found, indent=1).encode() + b"\n")
         return isinstance(self.found.get(name), float)
-
-    def _milliseconds(self, work: Callable[[], object], calls: int) -> float:
-        """Return the time of a call; on a GPU of calls in a graph, as launching takes longer than small kernels do."""
-
-        def run() -> object:
-            return [work() for _ in range(calls)]
-
-        timed: Callable[[], object] = run
-        if self._on_gpu:
-            capture = CudaCapture(self._device)
-            capture.warm_up(run)
-            timed = capture.record(run)
-            timed()  # the first launch takes longer
-        (seconds,) = race({"": stopwatch(timed, self._device)}, 5, self._sizes.seconds / 100).values()
-        return 1000 * statistics.median(seconds) / calls
-
-    def _copy(self) -> float:
-        source = torch.randn(self._sizes.copied, device=self._device)
-        target = torch.empty_like(source)
-        return 2 * source.nbytes / 1e6 / self._milliseconds(lambda: target.copy_(source), 3)
-
-    def _chain(self, branches: int) -> float:
-        """Measure the smallest kernel, in branches of which each is a chain."""
-        beside = CudaCapture(self._device).side_by_side if self._on_gpu else lambda calls: [call() for call in calls]
-
-        def add(number: torch.Tensor) -> None:
-            for _ in range(self._sizes.chain // branches):
-                number.add_(1)
-
-        calls = [partial(add, torch.zeros(1, device=self._device)) for _ in range(branches)]
-        return self._milliseconds(lambda: beside(calls), 1) / self._sizes.chain
 
     def _steps(self, engine: str, precision: str) -> None:
         """Measure the steps of one training, and of several in turn."""
@@ -188,7 +151,7 @@ def decide(found: Found) -> Iterator[str]:
         if alone < math.inf:
             yield f"{precision}: {1000 * float(found['batch'] or 0) / alone:,.0f} images/s"
         if (together := _step(found, precision, most)) < math.inf:
-            verdict = "train several on a GPU" if alone / together >= PAYS else "train one on a GPU"
+            verdict = f"use `--at-once {most}`" if alone / together >= PAYS else "train one at a time"
             times = f"{alone / together:.2f} times as fast (from {PAYS})"
             yield f"{most} trainings at once: {alone:.2f} -> {together:.2f} ms a step, {times}: {verdict}"
     yield from (f"{name}: {value}" for name, value in found.items() if " " in name and isinstance(value, str))

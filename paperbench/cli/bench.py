@@ -124,13 +124,13 @@ def _measure(args: argparse.Namespace) -> int:
     from paperbench.bench.throughput import bench_variants, measure_net
     from paperbench.training.device import choose_device
     from paperbench.training.engines import ENGINES
-    from paperbench.training.turns import STREAMS
+    from paperbench.training.turns import most_at_once
 
     device = choose_device(args.device, _log)
     variants = bench_variants(args.engines, args.precisions, device, args.at_once)
     names = list(dict.fromkeys(args.models or MODELS[device.type]))
     trainings = [bench_training(name, args.batch_size or 128, device) for name in names]
-    most = STREAMS // (1 + trainings[0].recipe.groups)
+    most = most_at_once(trainings[0].recipe.groups)
     if device.type == "cuda" and max(args.at_once, default=1) > most:
         raise PaperbenchError(f"At most {most} of these trainings can share a GPU. Choose a smaller --at-once.")
     end = time.monotonic() + 60 * (args.minutes or float("inf"))

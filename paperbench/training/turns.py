@@ -14,8 +14,18 @@ import torch
 
 from paperbench.errors import Interrupted
 
-STREAMS = 32
+_STREAMS = 32
 """How many different streams torch gives out on a device; see `torch.cuda.Stream`."""
+
+
+def most_at_once(groups: int) -> int:
+    """Return how many trainings can have streams of their own on a GPU.
+
+    Args:
+        groups: Of how many batch-norm groups work side by side in a step, which then has a stream for each, beside one
+            to launch it and one to capture it.
+    """
+    return _STREAMS // (2 + (groups if groups > 1 else 0))
 
 
 class Place:
