@@ -37,7 +37,7 @@ class Place:
         try:
             torch.set_rng_state(self._noise)
             self._exchange(self._on_gpu)
-            with torch.cuda.stream(self._stream):
+            with torch.cuda.stream(self._stream) if self._stream else nullcontext():  # None would start CUDA
                 yield
         finally:
             self._noise = torch.get_rng_state()
