@@ -89,3 +89,6 @@ def take_turns(trainings: Iterator[Generator[object, None, None] | None], device
             with enter[number](), suppress(Exception):  # another error has the same cause, such as a full disk
                 training.throw(Interrupted())
         raise
+    finally:  # also when the process is told to exit at once
+        for training in active.values():
+            training.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ import pytest
 import torch
 
 from paperbench.errors import DataError, RunError
-from paperbench.runs.lease import Lease
+from paperbench.runs.lease import LeaseLostError
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Record
-from paperbench.runs.session import RunSession, SessionSetting
+from paperbench.runs.session import SessionSetting
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.worker import Worker
 from paperbench.training.engines import ENGINES
@@ -23,8 +24,6 @@ from paperbench.training.memory import memory_needed
 from paperbench.training.trainer import Trainer
 from tests.runs.running import CPU, Log, assert_same, plan_run, train
 from tests.training.tape import Tape
-
-full = pytest.mark.full
 
 
 class Turns(Log):
@@ -38,7 +37,6 @@ class Turns(Log):
         self.most = 0
 
     def started(self, run: PlannedRun, *of: Any) -> None:
-        super().started(run, *of)
         self.active.add(run.id)
         self.most = max(self.most, len(self.active))
 
@@ -55,30 +53,23 @@ class Turns(Log):
 
 
 def train_at_once(
-    runs: list[PlannedRun],
-    root: Path,
-    log: Turns,
-    at_once: int = 3,
-    limits: Limits | None = None,
-    new_session: Callable[..., RunSession] = RunSession,
-    **setting: Any,
+    runs: list[PlannedRun], root: Path, at_once: int, log: Log | None = None, limits: Limits | None = None, **of: Any
 ) -> list[PlannedRun]:
     """Return the runs that failed."""
-    whole = SessionSetting(**{"device": CPU, **setting}, limits=limits or Limits(), observer=log, at_once=at_once)
-    return Worker(Store(root), whole, new_session=new_session).run_all(runs)
+    setting = {"device": CPU, "limits": limits or Limits(), "observer": log or Log(), "at_once": at_once, **of}
+    return Worker(Store(root), SessionSetting(**setting)).run_all(runs)
 
 
 @pytest.fixture(scope="module")
 def runs(run: PlannedRun) -> list[PlannedRun]:
-    """Different nets and lengths. The first and the last three draw no random numbers; the fourth diverges."""
+    """Different nets and lengths. The second and third draw random numbers in each step, and the fourth diverges."""
 
-    def planned(net: str, iterations: int = 20, rate: float = 0.1, **changes: Any) -> PlannedRun:
-        warm_up = run.recipe.warm_up if rate == 0.1 else None
-        recipe = replace(run.recipe, iterations=iterations, learning_rate=rate, warm_up=warm_up)
-        return plan_run(recipe, run.dataset, net, **changes)
+    def planned(net: str, iterations: int = 20, **changes: Any) -> PlannedRun:
+        return plan_run(replace(run.recipe, iterations=iterations), run.dataset, net, **changes)
 
     noisy = [planned("resnet110_dropout_shortcut"), planned("preact_resnet20", 14, residual_dropout=0.3)]
-    return [run, *noisy, planned("preact_resnet20", rate=1e30), planned("original_resnet20", 13), replace(run, seed=1)]
+    hot = plan_run(replace(run.recipe, learning_rate=1e30, warm_up=None), run.dataset)
+    return [run, *noisy, hot, planned("original_resnet20", 13), replace(run, seed=1)]
 
 
 @pytest.fixture(scope="module")
@@ -98,9 +89,9 @@ def assert_as_alone(runs: list[PlannedRun], root: Path, alone: dict[str, RunDire
     ("engine", "at_once", "number"),
     [
         ("auto", 2, 6),
-        pytest.param("auto", 3, 6, marks=full),
+        pytest.param("auto", 3, 6, marks=pytest.mark.full),
         ("graph", 3, 4),
-        pytest.param("graph", 2, 6, marks=full),
+        pytest.param("graph", 2, 6, marks=pytest.mark.full),
     ],
 )
 def test_runs_are_those_alone(
@@ -115,17 +106,12 @@ def test_runs_are_those_alone(
     """Also those that are resumed in other places. Tapes stand for CUDA graphs."""
     if engine == "graph":
         monkeypatch.setitem(ENGINES, "graph", ENGINES["graph"]._replace(why_not=lambda _: None))
-    setting: Any = {
-        "engine": engine,
-        "new_trainer": lambda *of, **options: Trainer(*of, **options, capture=lambda _: Tape()),
-    }
+    setting: Any = {"engine": engine, "new_trainer": partial(Trainer, capture=lambda _: Tape())}
     runs = runs[:number]
     train(runs[2], tmp_path, stop_at=3)
-    paused = Turns(runs)
-    train_at_once(runs[1:3], tmp_path, paused, at_once, Limits(stop_at=5), **setting)
-    assert [record.iteration for record in paused.records] == [5, 5]
+    train_at_once(runs[1:3], tmp_path, at_once, limits=Limits(stop_at=5), **setting)
     log = Turns(runs)
-    assert train_at_once(runs, tmp_path, log, at_once, **setting) == []
+    assert train_at_once(runs, tmp_path, at_once, log, **setting) == []
     assert log.most == at_once
     assert [one for one, _ in log.turns[: 3 * at_once]] == [*range(at_once)] * 3, "a step each"
     for one, (first, last) in zip(range(number), [(1, 20), (6, 20), (6, 14), (1, 5), (1, 13), (1, 20)], strict=False):
@@ -137,82 +123,74 @@ def test_runs_are_those_alone(
 @pytest.mark.gpu
 @pytest.mark.parametrize("engine", ENGINES)
 def test_runs_on_a_gpu_are_those_alone(runs: list[PlannedRun], tmp_path: Path, engine: str) -> None:
-    gpu = torch.device("cuda", 0)
-    alone = {run.id: train(run, tmp_path / "alone", device=gpu, engine=engine)[0] for run in runs}
-    train_at_once(runs, tmp_path / "paused", Turns(runs), 3, Limits(stop_at=7), device=gpu, engine=engine)
-    for root, at_once in (("paused", 2), ("whole", 3)):
-        assert train_at_once(runs, tmp_path / root, Turns(runs), at_once, device=gpu, engine=engine) == []
-        assert_as_alone(runs, tmp_path / root, alone)
+    setting: Any = {"device": torch.device("cuda", 0), "engine": engine}
+    alone = {run.id: train(run, tmp_path / "alone", **setting)[0] for run in runs}
+    train_at_once(runs, tmp_path / "paused", 3, limits=Limits(stop_at=7), **setting)
+    for name, at_once in (("paused", 2), ("whole", 3)):
+        assert train_at_once(runs, tmp_path / name, at_once, **setting) == []
+        assert_as_alone(runs, tmp_path / name, alone)
 
 
-@pytest.mark.parametrize("error", [RunError("a fault of this run"), DataError("an image is gone"), OSError("no disk")])
+@pytest.mark.parametrize(
+    ("error", "at"),
+    [
+        (RunError("a fault of this run"), 0),
+        (RunError("a fault of this run"), 6),
+        (LeaseLostError("another process has it"), 12),
+        (DataError("an image is gone"), 6),
+        (OSError("no disk"), 6),
+        (SystemExit(130), 6),
+    ],
+)
 def test_error_of_a_run_costs_others_nothing(
-    runs: list[PlannedRun], alone: dict[str, RunDirectory], tmp_path: Path, error: Exception
+    runs: list[PlannedRun], alone: dict[str, RunDirectory], tmp_path: Path, error: BaseException, at: int
 ) -> None:
-    """One that is the run's own stops no other. All others are saved after one that may have a common cause."""
-    first, failing, second, last = chosen = [runs[1], runs[5], runs[2], runs[4]]
+    """One that is the run's own stops no other. After one that may have a common cause all others are saved."""
+    first, failing, second, _ = chosen = [runs[1], runs[5], runs[2], runs[4]]
     pending = [error]
 
     class Failing(Trainer):
         def step(self, rate: float | None = None) -> None:
-            if self.seed == failing.seed and self.iteration == 6 and pending:
+            if self.seed == failing.seed and self.iteration == at and pending:
                 raise pending.pop()
             super().step(rate)
 
-    log = Turns(chosen)
+    log, is_lost = Turns(chosen), isinstance(error, LeaseLostError)
     if isinstance(error, RunError):
-        assert train_at_once(chosen, tmp_path, log, new_trainer=Failing) == [failing]
-        assert log.failures == [(failing.id, str(error))]
-        assert log.turns.index((3, 1)) == log.turns.index((2, 7)) + 1, "the next has its place"
+        failed = train_at_once(chosen, tmp_path, 3, log, new_trainer=Failing)
+        assert (failed, log.failures) == (([], []) if is_lost else ([failing], [(failing.id, str(error))]))
+        assert log.turns.index((3, 1)) == log.turns.index((2, at + 1)) + 1, "the next has its place"
+        assert (log.of(0), log.of(2), log.of(3)) == tuple([*range(1, last + 1)] for last in (20, 14, 13))
+        assert log.of(1) == [*range(1, at + 1), *(range(9, 21) if is_lost else ())]
     else:
-        with pytest.raises(type(error), match=str(error)):
-            train_at_once(chosen, tmp_path, log, new_trainer=Failing)
-        found = {record.run: record.iteration for record in Store(tmp_path).records()[0]}
-        own = {failing.id: 6} if isinstance(error, DataError) else {}
-        assert found == {first.id: 7, second.id: 6, **own}
-        assert (log.turns[-1], log.active) == ((0, 7), {failing.id}), "nothing more is trained"
-        assert last.id not in found
-    train_at_once(chosen, tmp_path, Turns(chosen), 1)
+        with pytest.raises(type(error), match=str(error)) as raised:
+            train_at_once(chosen, tmp_path, 3, log, new_trainer=Failing)
+        saved = {} if isinstance(error, SystemExit) else {first.id: 7, second.id: 6}
+        saved |= {failing.id: 6} if isinstance(error, DataError) else {}
+        assert {record.run: record.iteration for record in Store(tmp_path).records()[0]} == saved
+        assert log.turns[-1] == (0, 7), "nothing more is trained"
+        assert list((tmp_path / "leases").iterdir()) == [], raised
+    train_at_once(chosen, tmp_path, 1)
     assert_as_alone(chosen, tmp_path, alone)
-
-
-def test_lost_lease_disturbs_no_other_run(
-    runs: list[PlannedRun], alone: dict[str, RunDirectory], tmp_path: Path
-) -> None:
-    leases: dict[str, Lease] = {}
-
-    def new_session(run: PlannedRun, directory: RunDirectory, lease: Lease, setting: SessionSetting) -> RunSession:
-        leases.setdefault(run.id, lease)
-        return RunSession(run, directory, lease, setting)
-
-    log = Turns(runs, lambda *at: setattr(leases[runs[1].id], "is_lost", True) if at == (1, 12) else None)
-    assert train_at_once(runs[:3], tmp_path, log, new_session=new_session) == []
-    assert (log.of(0), log.of(2)) == ([*range(1, 21)], [*range(1, 15)])
-    assert log.of(1) == [*range(1, 13), *range(9, 21)], "it goes on last, from its checkpoint"
-    assert log.turns[-12][1] == 9
-    assert_as_alone(runs[:3], tmp_path, alone)
 
 
 @pytest.mark.parametrize("max_seconds", [None, 10])
 def test_limit_saves_all_runs(
     runs: list[PlannedRun], alone: dict[str, RunDirectory], tmp_path: Path, max_seconds: float | None
 ) -> None:
-    now = 0.0
+    now = 0
     limits = Limits(max_seconds=max_seconds, clock=lambda: now)
 
-    def stop(number: int, iteration: int) -> None:
+    def stop(*at: int) -> None:
         nonlocal now
-        if (number, iteration) == (1, 6):
+        if at == (1, 6):
             now, limits.signal = (20, None) if max_seconds else (0, 15)
 
-    log = Turns(runs, stop)
-    train_at_once(runs, tmp_path, log, limits=limits)
+    train_at_once(runs, tmp_path, 3, log := Turns(runs, stop), limits)
     assert log.turns[-1] == (1, 6)
-    assert {record.run: record.iteration for record in log.records} == {
-        run.id: iteration for run, iteration in zip(runs, (6, 6, 5), strict=False)
-    }
-    assert {record.run for record in Store(tmp_path).records()[0]} == {run.id for run in runs[:3]}
-    train_at_once(runs[:3], tmp_path, Turns(runs), 1)
+    found = {record.run: record.iteration for record in Store(tmp_path).records()[0]}
+    assert found == {runs[0].id: 6, runs[1].id: 6, runs[2].id: 5}
+    train_at_once(runs[:3], tmp_path, 1)
     assert_as_alone(runs[:3], tmp_path, alone)
 
 
@@ -221,33 +199,30 @@ def test_run_waits_for_memory_beside_others(
     runs: list[PlannedRun], alone: dict[str, RunDirectory], tmp_path: Path, is_shown: bool
 ) -> None:
     """Whether or not the system shows at once what the others will need. One that fits not even alone fails."""
-    recipe = runs[0].recipe
-    recipe = replace(recipe, batch_size=80, batch_norm=replace(recipe.batch_norm, group=80))
+    recipe = replace(runs[0].recipe, batch_size=80, batch_norm=replace(runs[0].recipe.batch_norm, group=80))
     chosen = [runs[0], runs[4], runs[5], large := plan_run(recipe, runs[0].dataset)]
     needed = {run.id: memory_needed(run.net, run.recipe, "fp32", run.side) for run in chosen}
     enough = needed[runs[0].id] + needed[runs[4].id]
-    assert memory_needed(large.net, recipe, "fp32", large.side, recompute=True) > enough
     log = Turns(chosen)
 
     def free(_: torch.device) -> int:
         return enough - is_shown * sum(needed[one] for one in log.active)
 
-    assert train_at_once(chosen, tmp_path, log, memory_free=free) == [large]
-    assert "free" in log.failure
+    assert train_at_once(chosen, tmp_path, 3, log, memory_free=free) == [large]
+    assert "for a training step" in log.failure
     assert log.most == 2
     assert [warning.startswith("waits until another run has ended: ") for warning in log.warnings] == [True, True]
-    assert log.turns.index((2, 1)) > log.turns.index((1, 13)), "once a run has ended"
-    assert (2, 2) in log.turns[: log.turns.index((0, 20))], "beside the other"
+    assert log.turns.index((2, 1)) == log.turns.index((0, 14)) + 1, "once a place is free"
     assert_as_alone(chosen[:3], tmp_path, alone)
 
 
 def test_workers_share_runs(runs: list[PlannedRun], alone: dict[str, RunDirectory], tmp_path: Path) -> None:
-    trio = [runs[0], runs[1], runs[4]]
-    other = Turns(trio)
-    log = Turns(trio, lambda *at: train_at_once(trio, tmp_path, other, 2) if at == (0, 3) else None)
-    train_at_once(trio, tmp_path, log, 2)
+    chosen = [runs[0], runs[1], runs[4]]
+    other = Turns(chosen)
+    log = Turns(chosen, lambda *at: train_at_once(chosen, tmp_path, 2, other) if at == (0, 3) else None)
+    train_at_once(chosen, tmp_path, 2, log)
     assert {number for number, _ in log.turns} == {0, 1}
     assert {number for number, _ in other.turns} == {2}
-    assert sum("is training it" in why for _, why in other.skips) == 2
-    assert (trio[2].id, "finished at iteration 13 already") in log.skips
-    assert_as_alone(trio, tmp_path, alone)
+    assert ["is training it" in why for _, why in other.skips] == [True, True]
+    assert log.skips == [(runs[4].id, "finished at iteration 13 already")]
+    assert_as_alone(chosen, tmp_path, alone)
