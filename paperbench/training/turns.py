@@ -47,7 +47,7 @@ class Place:
         try:
             torch.set_rng_state(self._noise)
             self._exchange(self._on_gpu)
-            with torch.cuda.stream(self._stream):
+            with torch.cuda.stream(self._stream) if self._stream else nullcontext():  # None would start CUDA
                 yield
         finally:
             self._noise = torch.get_rng_state()
@@ -99,3 +99,6 @@ def take_turns(trainings: Iterator[Generator[object, None, None] | None], device
             with enter[number](), suppress(Exception):  # another error has the same cause, such as a full disk
                 training.throw(Interrupted())
         raise
+    finally:  # also when the process is told to exit at once
+        for training in active.values():
+            training.close()

@@ -7,7 +7,7 @@ One process imports everything and forks the workers, so that they start trainin
 First, two workers share the runs in ROOT/undisturbed. Then workers are killed, in rounds with a new results directory
 each. A round ends after a few kills, or when a worker has finished; one more worker then does the rest. In every second
 round, workers see each other as processes on other machines. Disk syncs are slow, so many workers are killed during
-a save. Prints the number of runs that each undisturbed worker trained.
+a save. They train one to three runs at once. Prints the number of runs that each undisturbed worker trained.
 """
 
 from __future__ import annotations
@@ -115,5 +115,7 @@ if __name__ == "__main__":
         remote = {"_machine_id": lambda: f"machine {os.getpid()}", "LEASE_SECONDS": 2.0, "HEARTBEAT_SECONDS": 0.2}
         of_round = [*command, "--results", f"{root}/Ergebnisse für alle, 結果 {number}"]
         with patch.multiple(lease_module, **remote) if number % 2 else nullcontext():
-            killed += kill_repeatedly(of_round, min(KILLS_PER_ROUND, int(kills) - killed), rng)
+            killed += kill_repeatedly(
+                [*of_round, "--at-once", f"{1 + number % 3}"], min(KILLS_PER_ROUND, int(kills) - killed), rng
+            )
             exit_code(start_worker(of_round))
