@@ -41,12 +41,8 @@ class Family:
 
     @property
     def unit(self) -> str:
-        """The kind of residual unit, for display."""
+        """The kind of residual unit."""
         return {1: "one-layer", 2: "basic", 3: "bottleneck"}[len(self.kernels)]
-
-    @property
-    def is_bottleneck(self) -> bool:
-        return len(self.kernels) == 3
 
     @property
     def pools_early(self) -> bool:

@@ -91,13 +91,6 @@ class Net:
         """Whether a forward pass in training draws random numbers."""
         return SHORTCUTS[self.shortcut].draws or bool(self.residual_dropout)
 
-    @property
-    def conv_bn(self) -> bool:
-        """Whether a convolution on a shortcut is followed by BN."""
-        if self.shortcut_bn is not None:
-            return self.shortcut_bn
-        return PLACEMENTS[self.placement].projection_bn
-
 
 _TYPES = {key: kind for key, kind in get_type_hints(Net, include_extras=True).items() if key != "family"}
 
@@ -195,7 +188,7 @@ def _check_use(name: str, key: str, family: Family, shortcut: str, placement: st
         reason = f"its shortcut is {shortcut}, and {key} is for {' and '.join(users)}"
     elif key == "shortcut_option" and SHORTCUTS[shortcut].is_convolution:
         reason = "every shortcut is a convolution"
-    elif key == "stride_in" and not family.is_bottleneck:
+    elif key == "stride_in" and family.unit != "bottleneck":
         reason = "only bottleneck units have this choice"
     elif key == "transition_shortcut" and not PLACEMENTS[placement].before:
         reason = f"units of placement {placement} have no pre-activation"

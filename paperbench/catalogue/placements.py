@@ -35,22 +35,6 @@ class Placement:
     between: tuple[Component, ...] = ("bn", "relu")
 
     @property
-    def stem(self) -> tuple[Component, ...]:
-        """Components after the first convolution of the net.
-
-        Unit 1 reads BN-ReLU of that convolution in every placement. The stem omits the components that the unit's own
-        pre-activation supplies ("the first activation right after conv1 and before splitting into two paths",
-        Appendix).
-        """
-        components: tuple[Component, ...] = ("bn", "relu")
-        return tuple(c for c in components if c not in self.before)
-
-    @property
-    def tail(self) -> tuple[Component, ...]:
-        """Components after the last addition of the net ("an extra activation right after", Appendix)."""
-        return self.before
-
-    @property
     def projection_bn(self) -> bool:
         """Whether projection shortcuts have BN: if the residual branch has BN after its last weight layer."""
         return "bn" in self.last
