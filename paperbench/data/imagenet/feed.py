@@ -63,7 +63,9 @@ class PhotoFeed:
                 self.close()
                 rows = partial(self.share.rows, self._recipe)
                 crops = self._training_crops(batch_size=self._recipe.batch_size, rows=rows)
-                self._stream = self._open(crops, training_threads(self.device), iteration)
+                # Beside training, a CPU has enough to do, and one thread is fast enough for it.
+                threads = 1 if self.device.type == "cpu" else processors()
+                self._stream = self._open(crops, threads, iteration)
                 self._stream_share = self.share
             self._choices = _on_device(next(self._stream), self.device)
         self._last = iteration
@@ -142,11 +144,6 @@ class PhotoFeed:
             for crops in stream:
                 self._between_batches()
                 yield crops
-
-
-def training_threads(device: torch.device) -> int:
-    """Return the number of threads that make crops beside training."""
-    return 1 if device.type == "cpu" else processors()  # a CPU has enough to do, and one thread is fast enough for it
 
 
 def _on_device(crops: Crops, device: torch.device) -> Choices:
