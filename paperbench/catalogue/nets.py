@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import Field
@@ -152,7 +151,7 @@ def _closed_list() -> dict[str, Net]:
     return nets
 
 
-NETS: Mapping[str, Net] = MappingProxyType(_closed_list())
+NETS: Mapping[str, Net] = _closed_list()
 """All registered names. A closed list: depth alone does not determine the family (110 is both 6n+2 and 9n+2)."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Literal
 
 Component = Literal["bn", "relu"]
@@ -40,15 +39,13 @@ class Placement:
         return "bn" in self.last
 
 
-PLACEMENTS: Mapping[str, Placement] = MappingProxyType(
-    {
-        p.name: p
-        for p in (
-            Placement("original", "4(a)", "original Residual Unit", last=("bn",), after_addition=("relu",)),
-            Placement("bn_after_addition", "4(b)", "BN after addition", after_addition=("bn", "relu")),
-            Placement("relu_before_addition", "4(c)", "ReLU before addition", last=("bn", "relu")),
-            Placement("relu_only_preact", "4(d)", "ReLU-only pre-activation", before=("relu",), last=("bn",)),
-            Placement("preact", "4(e)", "full pre-activation", before=("bn", "relu")),
-        )
-    }
-)
+PLACEMENTS: Mapping[str, Placement] = {
+    p.name: p
+    for p in (
+        Placement("original", "4(a)", "original Residual Unit", last=("bn",), after_addition=("relu",)),
+        Placement("bn_after_addition", "4(b)", "BN after addition", after_addition=("bn", "relu")),
+        Placement("relu_before_addition", "4(c)", "ReLU before addition", last=("bn", "relu")),
+        Placement("relu_only_preact", "4(d)", "ReLU-only pre-activation", before=("relu",), last=("bn",)),
+        Placement("preact", "4(e)", "full pre-activation", before=("bn", "relu")),
+    )
+}
