@@ -61,10 +61,6 @@ class Profile:
                     yield Problem(path, f"{other} is replaced by {replaced[other]} already.")
                 replaced[other] = name
 
-    def dataset_for(self, key: str) -> str:
-        """Return the key of the data set on which nets for a data set are trained."""
-        return next((name for name, one in self.datasets.items() if key in one.replaces), key)
-
 
 @typed
 class Profiles:

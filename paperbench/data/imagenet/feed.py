@@ -91,7 +91,7 @@ class PhotoFeed:
         group = self._recipe.batch_norm.group
         tell = self._progress("averaging BN statistics")
         source = self._training_crops(batch_size=group, purpose="batch-norm")
-        numbers = self._own_numbers(len(self._dataset.train) // group)
+        numbers = range(self.share.rank, len(self._dataset.train) // group, self.share.processes)
         for number, crops in zip(numbers, self._pass(source), strict=False):
             pixels, _, *colours = _on_device(crops, self.device)
             yield self._training_transform(pixels, ColourChoices(*colours))
@@ -131,9 +131,6 @@ class PhotoFeed:
                 self._announce(", ".join(counted.facts(done)))
 
         return tell
-
-    def _own_numbers(self, batches: int) -> range:
-        return range(self.share.rank, batches, self.share.processes)
 
     def _open(self, source: CropSource, threads: int, start: int, step: int = 1) -> CropStream:
         return CropStream(source, start=start, step=step, threads=threads, pinned=self.device.type == "cuda")
