@@ -86,17 +86,23 @@ class Stem:
 
 
 def stem(net: Net) -> Stem:
-    """Return the stem: the first convolution, and BN and ReLU where the first unit does not bring its own."""
+    """Return the stem: the first convolution, and BN and ReLU where the first unit does not bring its own.
+
+    Unit 1 reads BN-ReLU of that convolution in every placement ("the first activation right after conv1 and before
+    splitting into two paths", Appendix).
+    """
     family = FAMILIES[net.family]
+    components: tuple[Component, ...] = ("bn", "relu")
     if family.pools_early:
         # BN and ReLU come "right after conv1" (Appendix), so before the pooling and never in the first unit.
-        return Stem(Convolution(net.in_chans, family.widths[0], 7, 2), ("bn", "relu"), pools=True)
-    return Stem(Convolution(net.in_chans, family.widths[0], 3, 1), PLACEMENTS[net.placement].stem, pools=False)
+        return Stem(Convolution(net.in_chans, family.widths[0], 7, 2), components, pools=True)
+    components = tuple(name for name in components if name not in PLACEMENTS[net.placement].before)
+    return Stem(Convolution(net.in_chans, family.widths[0], 3, 1), components, pools=False)
 
 
 def tail(net: Net) -> tuple[Component, ...]:
-    """Return the components after the last unit."""
-    return PLACEMENTS[net.placement].tail
+    """Return the components after the last unit: "an extra activation right after" (Appendix), where units have one."""
+    return PLACEMENTS[net.placement].before
 
 
 def num_features(net: Net) -> int:
@@ -113,6 +119,7 @@ def units(net: Net) -> Iterator[Unit]:
     does it there too. With `transition_shortcut="raw"`, shortcuts that change dimensions read the raw signal.
     """
     family, placement, shortcut = FAMILIES[net.family], PLACEMENTS[net.placement], SHORTCUTS[net.shortcut]
+    projection_bn = placement.projection_bn if net.shortcut_bn is None else net.shortcut_bn
     channels = family.widths[0]
     for stage, (width, number) in enumerate(zip(family.widths, net.units, strict=True)):
         for index in range(number):
@@ -133,7 +140,7 @@ def units(net: Net) -> Iterator[Unit]:
                 before=before,
                 shortcut_reads="activated" if shares and before else "raw",
                 resizing=Convolution(channels, outputs, 1, stride) if projects else "zero_pad" if pads else None,
-                resizing_bn=projects and net.conv_bn,
+                resizing_bn=projects and projection_bn,
                 gate=shortcut.gate(net, channels, outputs, stride),
                 weight_layers=_weight_layers(net, channels, width, outputs, stride),
                 between=placement.between,

@@ -47,7 +47,12 @@ _STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, pydantic.Field))
 def typed(kind: type[T]) -> type[T]:
-    """Turn a class into a frozen dataclass that refuses unknown keys, wrong types, NaN and infinity."""
+    """Turn a class into a frozen dataclass that refuses unknown keys, wrong types, NaN and infinity.
+
+    If the class has a method `problems`, values are refused for which it yields any.
+    """
+    if problems := getattr(kind, "problems", None):
+        cast(Any, kind).__post_init__ = lambda value: raise_problems(problems(value))
     config = ConfigDict(extra="forbid", defer_build=True, **_STRICT)
     return cast(type[T], pydantic.dataclasses.dataclass(frozen=True, config=config)(kind))
 
@@ -79,7 +84,7 @@ class TypedError(PaperbenchError, ValueError):
 
 
 def raise_problems(problems: Iterable[Problem]) -> None:
-    """Raise an error for the problems, if any. Typed classes call it in `__post_init__`."""
+    """Raise an error for the problems, if any."""
     found = list(problems)
     if found:
         raise TypedError(found)

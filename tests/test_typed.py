@@ -20,7 +20,6 @@ from paperbench.typed import (
     dump_set_fields,
     from_json,
     json_schema,
-    raise_problems,
     to_json,
     typed,
 )
@@ -54,10 +53,7 @@ class Outer:
     anything: Any = None
     line: Line = ""
 
-    def __post_init__(self) -> None:
-        raise_problems(self._problems())
-
-    def _problems(self) -> Iterator[Problem]:
+    def problems(self) -> Iterator[Problem]:
         if self.count < 0:
             yield Problem(("count",), "must not be negative.")
         if self.flag and self.steps:

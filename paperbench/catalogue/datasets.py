@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 
 @dataclass(frozen=True)
@@ -27,13 +26,11 @@ class DatasetInfo:
     fail_above: float | None = None
 
 
-DATASETS: Mapping[str, DatasetInfo] = MappingProxyType(
-    {
-        "cifar10": DatasetInfo("CIFAR-10", 10, 32, 50_000, 10_000, fail_above=20.0),
-        "cifar100": DatasetInfo("CIFAR-100", 100, 32, 50_000, 10_000),
-        "imagenet": DatasetInfo("ImageNet (ILSVRC 2012)", 1000, 224, 1_281_167, 50_000, are_photographs=True),
-        "photos": DatasetInfo("tiles of scikit-learn's photographs", 6, 224, 48, 12, are_photographs=True),
-        "digits": DatasetInfo("scikit-learn's handwritten digits at 32x32", 10, 32, 1_437, 360),
-        "digits8": DatasetInfo("scikit-learn's handwritten digits at 8x8", 10, 8, 1_437, 360),
-    }
-)
+DATASETS: Mapping[str, DatasetInfo] = {
+    "cifar10": DatasetInfo("CIFAR-10", 10, 32, 50_000, 10_000, fail_above=20.0),
+    "cifar100": DatasetInfo("CIFAR-100", 100, 32, 50_000, 10_000),
+    "imagenet": DatasetInfo("ImageNet (ILSVRC 2012)", 1000, 224, 1_281_167, 50_000, are_photographs=True),
+    "photos": DatasetInfo("tiles of scikit-learn's photographs", 6, 224, 48, 12, are_photographs=True),
+    "digits": DatasetInfo("scikit-learn's handwritten digits at 32x32", 10, 32, 1_437, 360),
+    "digits8": DatasetInfo("scikit-learn's handwritten digits at 8x8", 10, 8, 1_437, 360),
+}

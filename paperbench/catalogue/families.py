@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Literal
 
 from paperbench.errors import PaperbenchError
@@ -37,16 +36,12 @@ class Family:
     size: int
     shortcut_option: Literal["A", "B"]
     layers_per_n: int | None = None
-    depths: Mapping[int, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    depths: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def unit(self) -> str:
-        """The kind of residual unit, for display."""
+        """The kind of residual unit."""
         return {1: "one-layer", 2: "basic", 3: "bottleneck"}[len(self.kernels)]
-
-    @property
-    def is_bottleneck(self) -> bool:
-        return len(self.kernels) == 3
 
     @property
     def pools_early(self) -> bool:
@@ -88,22 +83,20 @@ class Family:
 
 _CIFAR_WIDTHS = (16, 32, 64)
 _IMAGENET_WIDTHS = (64, 128, 256, 512)
-_BASIC_DEPTHS = MappingProxyType({18: (2, 2, 2, 2), 34: (3, 4, 6, 3)})
-_BOTTLENECK_DEPTHS = MappingProxyType({50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 200: (3, 24, 36, 3)})
+_BASIC_DEPTHS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
+_BOTTLENECK_DEPTHS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 200: (3, 24, 36, 3)}
 
-FAMILIES: Mapping[str, Family] = MappingProxyType(
-    {
-        f.name: f
-        for f in (
-            # v1, Sec. 4.2
-            Family("basic", (3, 3), _CIFAR_WIDTHS, 1, 32, "A", layers_per_n=6),
-            # the paper, Appendix
-            Family("bottleneck", (1, 3, 1), _CIFAR_WIDTHS, 4, 32, "B", layers_per_n=9),
-            # the paper, Sec. 4.1, "each shortcut skips only 1 layer"
-            Family("one_layer", (3,), _CIFAR_WIDTHS, 1, 32, "A", layers_per_n=3),
-            # v1, Table 1; the paper, footnote 3, for 200 layers
-            Family("imagenet_basic", (3, 3), _IMAGENET_WIDTHS, 1, 224, "B", depths=_BASIC_DEPTHS),
-            Family("imagenet_bottleneck", (1, 3, 1), _IMAGENET_WIDTHS, 4, 224, "B", depths=_BOTTLENECK_DEPTHS),
-        )
-    }
-)
+FAMILIES: Mapping[str, Family] = {
+    f.name: f
+    for f in (
+        # v1, Sec. 4.2
+        Family("basic", (3, 3), _CIFAR_WIDTHS, 1, 32, "A", layers_per_n=6),
+        # the paper, Appendix
+        Family("bottleneck", (1, 3, 1), _CIFAR_WIDTHS, 4, 32, "B", layers_per_n=9),
+        # the paper, Sec. 4.1, "each shortcut skips only 1 layer"
+        Family("one_layer", (3,), _CIFAR_WIDTHS, 1, 32, "A", layers_per_n=3),
+        # v1, Table 1; the paper, footnote 3, for 200 layers
+        Family("imagenet_basic", (3, 3), _IMAGENET_WIDTHS, 1, 224, "B", depths=_BASIC_DEPTHS),
+        Family("imagenet_bottleneck", (1, 3, 1), _IMAGENET_WIDTHS, 4, 224, "B", depths=_BOTTLENECK_DEPTHS),
+    )
+}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import Field
@@ -91,13 +90,6 @@ class Net:
         """Whether a forward pass in training draws random numbers."""
         return SHORTCUTS[self.shortcut].draws or bool(self.residual_dropout)
 
-    @property
-    def conv_bn(self) -> bool:
-        """Whether a convolution on a shortcut is followed by BN."""
-        if self.shortcut_bn is not None:
-            return self.shortcut_bn
-        return PLACEMENTS[self.placement].projection_bn
-
 
 _TYPES = {key: kind for key, kind in get_type_hints(Net, include_extras=True).items() if key != "family"}
 
@@ -159,7 +151,7 @@ def _closed_list() -> dict[str, Net]:
     return nets
 
 
-NETS: Mapping[str, Net] = MappingProxyType(_closed_list())
+NETS: Mapping[str, Net] = _closed_list()
 """All registered names. A closed list: depth alone does not determine the family (110 is both 6n+2 and 9n+2)."""
 
 
@@ -195,7 +187,7 @@ def _check_use(name: str, key: str, family: Family, shortcut: str, placement: st
         reason = f"its shortcut is {shortcut}, and {key} is for {' and '.join(users)}"
     elif key == "shortcut_option" and SHORTCUTS[shortcut].is_convolution:
         reason = "every shortcut is a convolution"
-    elif key == "stride_in" and not family.is_bottleneck:
+    elif key == "stride_in" and family.unit != "bottleneck":
         reason = "only bottleneck units have this choice"
     elif key == "transition_shortcut" and not PLACEMENTS[placement].before:
         reason = f"units of placement {placement} have no pre-activation"

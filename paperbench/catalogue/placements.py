@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Literal
 
 Component = Literal["bn", "relu"]
@@ -35,36 +34,18 @@ class Placement:
     between: tuple[Component, ...] = ("bn", "relu")
 
     @property
-    def stem(self) -> tuple[Component, ...]:
-        """Components after the first convolution of the net.
-
-        Unit 1 reads BN-ReLU of that convolution in every placement. The stem omits the components that the unit's own
-        pre-activation supplies ("the first activation right after conv1 and before splitting into two paths",
-        Appendix).
-        """
-        components: tuple[Component, ...] = ("bn", "relu")
-        return tuple(c for c in components if c not in self.before)
-
-    @property
-    def tail(self) -> tuple[Component, ...]:
-        """Components after the last addition of the net ("an extra activation right after", Appendix)."""
-        return self.before
-
-    @property
     def projection_bn(self) -> bool:
         """Whether projection shortcuts have BN: if the residual branch has BN after its last weight layer."""
         return "bn" in self.last
 
 
-PLACEMENTS: Mapping[str, Placement] = MappingProxyType(
-    {
-        p.name: p
-        for p in (
-            Placement("original", "4(a)", "original Residual Unit", last=("bn",), after_addition=("relu",)),
-            Placement("bn_after_addition", "4(b)", "BN after addition", after_addition=("bn", "relu")),
-            Placement("relu_before_addition", "4(c)", "ReLU before addition", last=("bn", "relu")),
-            Placement("relu_only_preact", "4(d)", "ReLU-only pre-activation", before=("relu",), last=("bn",)),
-            Placement("preact", "4(e)", "full pre-activation", before=("bn", "relu")),
-        )
-    }
-)
+PLACEMENTS: Mapping[str, Placement] = {
+    p.name: p
+    for p in (
+        Placement("original", "4(a)", "original Residual Unit", last=("bn",), after_addition=("relu",)),
+        Placement("bn_after_addition", "4(b)", "BN after addition", after_addition=("bn", "relu")),
+        Placement("relu_before_addition", "4(c)", "ReLU before addition", last=("bn", "relu")),
+        Placement("relu_only_preact", "4(d)", "ReLU-only pre-activation", before=("relu",), last=("bn",)),
+        Placement("preact", "4(e)", "full pre-activation", before=("bn", "relu")),
+    )
+}

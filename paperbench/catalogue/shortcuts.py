@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from paperbench.catalogue.families import Family
@@ -65,7 +64,7 @@ class Shortcut:
     name: str
     figure: str
     title: str
-    defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     weighing: tuple[str, str] = ("", "")
     gate: Callable[[Net, int, int, int], tuple[Convolution | str, ...]] = lambda *_: ()
     is_convolution: bool = False
@@ -80,21 +79,19 @@ def _gate(net: Net, inputs: int, outputs: int, stride: int) -> tuple[Convolution
     return Convolution(inputs, outputs, 1, stride, net.gate_bias), "sigmoid"
 
 
-_SCALES = MappingProxyType({"shortcut_scale": 0.5, "residual_scale": 1.0})
+_SCALES = {"shortcut_scale": 0.5, "residual_scale": 1.0}
 _FACTORS = "times {shortcut_scale:g}", "times {residual_scale:g}"
-_GATE = MappingProxyType({"gate_bias": -6.0, "gate_init": "he"})
-_DROPOUT = MappingProxyType({"inverted": False})
+_GATE = {"gate_bias": -6.0, "gate_init": "he"}
+_DROPOUT = {"inverted": False}
 
-SHORTCUTS: Mapping[str, Shortcut] = MappingProxyType(
-    {
-        s.name: s
-        for s in (
-            Shortcut("identity", "2(a)", "identity"),
-            Shortcut("constant_scaling", "2(b)", "constant scaling", _SCALES, _FACTORS),
-            Shortcut("exclusive_gating", "2(c)", "exclusive gating", _GATE, ("times (1 - g)", "times g"), _gate),
-            Shortcut("shortcut_only_gating", "2(d)", "shortcut-only gating", _GATE, ("times (1 - g)", ""), _gate),
-            Shortcut("conv", "2(e)", "1x1 conv shortcut", MappingProxyType({"shortcut_bn": None}), is_convolution=True),
-            Shortcut("dropout", "2(f)", "dropout shortcut", _DROPOUT, ("dropout 0.5", ""), draws=True),
-        )
-    }
-)
+SHORTCUTS: Mapping[str, Shortcut] = {
+    s.name: s
+    for s in (
+        Shortcut("identity", "2(a)", "identity"),
+        Shortcut("constant_scaling", "2(b)", "constant scaling", _SCALES, _FACTORS),
+        Shortcut("exclusive_gating", "2(c)", "exclusive gating", _GATE, ("times (1 - g)", "times g"), _gate),
+        Shortcut("shortcut_only_gating", "2(d)", "shortcut-only gating", _GATE, ("times (1 - g)", ""), _gate),
+        Shortcut("conv", "2(e)", "1x1 conv shortcut", {"shortcut_bn": None}, is_convolution=True),
+        Shortcut("dropout", "2(f)", "dropout shortcut", _DROPOUT, ("dropout 0.5", ""), draws=True),
+    )
+}

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from paperbench.architecture import num_features, stem, tail, units
 from paperbench.catalogue import ARGUMENTS, DATASETS, FAMILIES, NETS, Net, checked, resolve, tags
-from paperbench.errors import PaperbenchError, nearest
+from paperbench.errors import PaperbenchError
 from paperbench.models.residual_unit import ResidualUnit, component, components
 from paperbench.models.shortcuts import Addition, convolution
 from paperbench.models.stage import Stage
@@ -301,8 +301,8 @@ default_cfgs = generate_default_cfgs({f"{name}.{tag}": _cfg(tag) for name in NET
 
 def _create_residual_net(name: str, pretrained: bool = False, **kwargs: Any) -> nn.Module:
     tag = kwargs.get("pretrained_cfg")
-    if isinstance(tag, str) and tag not in tags(name):
-        raise PaperbenchError(f"{name} has no tag {tag!r}. {nearest(tag, tags(name))}")
+    if isinstance(tag, str):
+        resolve(f"{name}.{tag}")
     given = {**(tag if isinstance(tag, dict) else {}), **(kwargs.get("pretrained_cfg_overlay") or {})}
     file = given.get("file") if pretrained else None
 

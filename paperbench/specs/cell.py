@@ -78,7 +78,7 @@ class Cell:
 
     def dataset_in(self, profile: Profile) -> str:
         """Return the key of the data set that the cell's nets train on."""
-        return profile.dataset_for(self.dataset)
+        return next((name for name, one in profile.datasets.items() if self.dataset in one.replaces), self.dataset)
 
     def net_in(self, profile: Profile, setting: Setting | None = None) -> Net:
         """Return a net of the cell at the profile's depth, with one output per class of its data set.

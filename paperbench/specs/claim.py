@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from paperbench.typed import Count, Id, Line, Positive, Problem, Text, raise_problems, typed
+from paperbench.typed import Count, Id, Line, Positive, Problem, Text, typed
 
 Kind = Literal[
     "lower", "close", "diverges", "converges", "largest_gain", "higher_loss_lower_error", "early", "declines"
@@ -66,13 +66,10 @@ class Claim:
     iteration: Count | None = None
     note: Text | None = None
 
-    def __post_init__(self) -> None:
-        raise_problems(self._problems())
-
     def __repr__(self) -> str:
         return f"<claim {self.id}: {self.kind}>"
 
-    def _problems(self) -> Iterator[Problem]:
+    def problems(self) -> Iterator[Problem]:
         required = _REQUIRED[self.kind]
         for name in ("cells", "pairs", "measure", "within", "by", "iteration"):
             is_given = bool(getattr(self, name))

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from paperbench.specs.claim import Claim
-from paperbench.typed import Count, Id, Line, Percent, Positive, Problem, Text, raise_problems, typed
+from paperbench.typed import Count, Id, Line, Percent, Positive, Problem, Text, typed
 
 Statistic = Literal["median", "single"]
 
@@ -42,8 +42,8 @@ class Defaults:
     tolerance: Positive
     decimals: Annotated[int, Field(ge=0, le=10)] = 2
 
-    def __post_init__(self) -> None:
-        raise_problems(_run_count_problems(self.statistic, self.n))
+    def problems(self) -> Iterator[Problem]:
+        return _run_count_problems(self.statistic, self.n)
 
 
 def _run_count_problems(statistic: Statistic | None, n: int | None) -> Iterator[Problem]:
@@ -81,10 +81,7 @@ class ExpectedCell:
     source: Text | None = None
     note: Text | None = None
 
-    def __post_init__(self) -> None:
-        raise_problems(self._problems())
-
-    def _problems(self) -> Iterator[Problem]:
+    def problems(self) -> Iterator[Problem]:
         if (self.value is None) == (self.same_as is None):
             yield Problem(("value",), "a cell needs either value or same_as.")
         if (self.std is None) != (self.std_source is None):
@@ -178,8 +175,9 @@ class Expected:
     disputed: tuple[Disputed, ...] = ()
     peers: tuple[Peer, ...] = ()
 
-    def __post_init__(self) -> None:
-        raise_problems([*duplicate_ids("claims", self.claims), *duplicate_ids("literature", self.literature)])
+    def problems(self) -> Iterator[Problem]:
+        yield from duplicate_ids("claims", self.claims)
+        yield from duplicate_ids("literature", self.literature)
 
 
 def duplicate_ids(field_name: str, items: Sequence[Any]) -> Iterator[Problem]:

@@ -13,7 +13,7 @@ from paperbench.errors import PaperbenchError
 from paperbench.seeds import MAX_SEEDS
 from paperbench.specs.expected import duplicate_ids
 from paperbench.specs.run_spec import Precision
-from paperbench.typed import Id, KeyPath, Line, Problem, one_of, raise_problems, typed, unknown_words
+from paperbench.typed import Id, KeyPath, Line, Problem, one_of, typed, unknown_words
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,7 @@ class CellNets:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     sweep: Mapping[str, Annotated[tuple[Any, ...], Field(strict=False)]] | None = None
 
-    def __post_init__(self) -> None:
-        raise_problems(self._problems())
-
-    def _problems(self) -> Iterator[Problem]:
+    def problems(self) -> Iterator[Problem]:
         if self.sweep is not None and len(self.sweep) != 1:
             yield Problem(("sweep",), "must have exactly one argument.")
             return
@@ -220,10 +217,7 @@ class Experiment:
     figures: tuple[Figure, ...] = ()
     panel_per: Literal["column", "row"] = "column"
 
-    def __post_init__(self) -> None:
-        raise_problems(self._problems())
-
-    def _problems(self) -> Iterator[Problem]:
+    def problems(self) -> Iterator[Problem]:
         yield from duplicate_ids("columns", self.columns)
         yield from duplicate_ids("rows", self.rows)
         yield from duplicate_ids("figures", self.figures)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from paperbench.catalogue import DATASETS, FAMILIES
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.specs.experiment import DatasetName
-from paperbench.typed import Count, Id, Line, Problem, one_of, raise_problems, typed
+from paperbench.typed import Count, Id, Line, Problem, one_of, typed
 
 
 @typed
@@ -45,10 +45,7 @@ class Profile:
     datasets: Mapping[DatasetName, Substitute] = field(default_factory=dict)
     seeds: Count | None = None
 
-    def __post_init__(self) -> None:
-        raise_problems(self._problems())
-
-    def _problems(self) -> Iterator[Problem]:
+    def problems(self) -> Iterator[Problem]:
         for family, depth in self.depth.items():
             try:
                 FAMILIES[family].units(depth)
@@ -64,10 +61,6 @@ class Profile:
                     yield Problem(path, f"{other} is replaced by {replaced[other]} already.")
                 replaced[other] = name
 
-    def dataset_for(self, key: str) -> str:
-        """Return the key of the data set on which nets for a data set are trained."""
-        return next((name for name, one in self.datasets.items() if key in one.replaces), key)
-
 
 @typed
 class Profiles:
@@ -76,10 +69,10 @@ class Profiles:
     schema: Literal[1]
     profiles: Mapping[Id, Profile]
 
-    def __post_init__(self) -> None:
+    def problems(self) -> Iterator[Problem]:
         paper = self.profiles.get("paper")
         if paper is None or paper != Profile(paper.title):
-            raise_problems([Problem(("profiles", "paper"), "the profile `paper` must exist and change nothing.")])
+            yield Problem(("profiles", "paper"), "the profile `paper` must exist and change nothing.")
 
     def named(self, name: str) -> Profile:
         """Return the profile with a name."""

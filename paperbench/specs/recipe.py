@@ -12,7 +12,7 @@ from pydantic import FailFast, Field
 
 from paperbench.errors import nearest
 from paperbench.specs.run_spec import Precision
-from paperbench.typed import Count, Id, Line, Natural, Positive, Problem, Text, dump_set_fields, raise_problems, typed
+from paperbench.typed import Count, Id, Line, Natural, Positive, Problem, Text, dump_set_fields, typed
 
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Side = Annotated[int, Field(ge=1, le=16_384)]
@@ -43,9 +43,9 @@ class Drops:
     at: Annotated[tuple[Natural, ...], FailFast(), Field(max_length=1_000)]
     factor: Fraction
 
-    def __post_init__(self) -> None:
+    def problems(self) -> Iterator[Problem]:
         if list(self.at) != sorted(set(self.at)):
-            raise_problems([Problem(("at",), "must be in increasing order.")])
+            yield Problem(("at",), "must be in increasing order.")
 
 
 DROPS_OR_SCHEDULE = Problem(("drops",), "must be given, or a schedule (cosine) in their place, but not both.")
@@ -132,10 +132,7 @@ class Photographs:
     lighting: Lighting | None = None
     mean_image_scale: Side | None = None
 
-    def __post_init__(self) -> None:
-        raise_problems(self._problems())
-
-    def _problems(self) -> Iterator[Problem]:
+    def problems(self) -> Iterator[Problem]:
         for name in ("shorter_side", "area", "aspect_ratio"):
             bounds = getattr(self, name)
             if bounds is not None and bounds[0] > bounds[1]:
@@ -267,10 +264,7 @@ class Recipe:
     clip_norm: Annotated[float, Field(ge=1e-30, le=1e30)] | None = None
     label_smoothing: Annotated[float, Field(gt=0, lt=1)] | None = None
 
-    def __post_init__(self) -> None:
-        raise_problems(self._problems())
-
-    def _problems(self) -> Iterator[Problem]:
+    def problems(self) -> Iterator[Problem]:
         for i, name in enumerate(self.silent):
             try:
                 _ = self.value_of(name)

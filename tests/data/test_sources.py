@@ -24,14 +24,6 @@ def write_npz(directory: Path) -> None:
     np.savez(directory / "cifar10.npz", **arrays)
 
 
-def test_fingerprint_is_independent_of_the_file_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_npz(tmp_path / "npz")
-    write_batches(monkeypatch, tmp_path / "batches", "cifar10", IMAGES, LABELS, "labels")
-    npz, batches = (load_dataset("cifar10", tmp_path / name) for name in ("npz", "batches"))
-    assert npz.fingerprint == batches.fingerprint
-    assert (npz.canonical, batches.canonical) == (False, True)
-
-
 def test_fingerprint_is_sha256_of_shapes_pixels_and_labels(small_dataset: ImageDataset) -> None:
     d, digest = small_dataset, hashlib.sha256()
     for images, labels in ((d.x_train, d.y_train), (d.x_test, d.y_test)):

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import pytest
 
@@ -20,29 +19,9 @@ def test_digest_is_the_sha256_of_canonical_json() -> None:
     assert a_spec().digest == hashlib.sha256(CANONICAL.encode()).hexdigest()
 
 
-def test_digest_ignores_the_order_of_keys() -> None:
-    backwards = {key: dict(reversed(list(SPEC_VALUES[key].items()))) for key in ("net", "recipe")}
-    assert list(backwards["net"]) != list(SPEC_VALUES["net"])
-    assert a_spec(**backwards).digest == a_spec().digest
-
-
 def test_tuple_and_list_have_the_same_digest() -> None:
     recipe = {**SPEC_VALUES["recipe"], "drops": {"at": (50, 65), "factor": 0.1}}
     assert a_spec(recipe=recipe).digest == a_spec().digest
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"net": {**SPEC_VALUES["net"], "depth": 14}},
-        {"recipe": {**SPEC_VALUES["recipe"], "learning_rate": 0.1000001}},
-        {"data": "cd" * 32},
-        {"profile": "smoke"},
-        {"precision": "tf32"},
-    ],
-)
-def test_every_field_changes_the_digest(changes: dict[str, Any]) -> None:
-    assert a_spec(**changes).digest != a_spec().digest
 
 
 def test_run_id_is_digest_prefix_and_seed() -> None:

@@ -63,7 +63,9 @@ class PhotoFeed:
                 self.close()
                 rows = partial(self.share.rows, self._recipe)
                 crops = self._training_crops(batch_size=self._recipe.batch_size, rows=rows)
-                self._stream = self._open(crops, training_threads(self.device), iteration)
+                # Beside training, a CPU has enough to do, and one thread is fast enough for it.
+                threads = 1 if self.device.type == "cpu" else processors()
+                self._stream = self._open(crops, threads, iteration)
                 self._stream_share = self.share
             self._choices = _on_device(next(self._stream), self.device)
         self._last = iteration
@@ -89,7 +91,7 @@ class PhotoFeed:
         group = self._recipe.batch_norm.group
         tell = self._progress("averaging BN statistics")
         source = self._training_crops(batch_size=group, purpose="batch-norm")
-        numbers = self._own_numbers(len(self._dataset.train) // group)
+        numbers = range(self.share.rank, len(self._dataset.train) // group, self.share.processes)
         for number, crops in zip(numbers, self._pass(source), strict=False):
             pixels, _, *colours = _on_device(crops, self.device)
             yield self._training_transform(pixels, ColourChoices(*colours))
@@ -130,9 +132,6 @@ class PhotoFeed:
 
         return tell
 
-    def _own_numbers(self, batches: int) -> range:
-        return range(self.share.rank, batches, self.share.processes)
-
     def _open(self, source: CropSource, threads: int, start: int, step: int = 1) -> CropStream:
         return CropStream(source, start=start, step=step, threads=threads, pinned=self.device.type == "cuda")
 
@@ -142,11 +141,6 @@ class PhotoFeed:
             for crops in stream:
                 self._between_batches()
                 yield crops
-
-
-def training_threads(device: torch.device) -> int:
-    """Return the number of threads that make crops beside training."""
-    return 1 if device.type == "cpu" else processors()  # a CPU has enough to do, and one thread is fast enough for it
 
 
 def _on_device(crops: Crops, device: torch.device) -> Choices:

@@ -64,10 +64,6 @@ class Row(NamedTuple):
     def key(self) -> tuple[bool, int, bytes]:
         return self[:3]
 
-    @property
-    def place(self) -> Place:
-        return self[3:]
-
 
 @typed
 class Header:

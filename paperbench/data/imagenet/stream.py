@@ -32,17 +32,11 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 class _Batch(NamedTuple):
-    """A batch in the making.
-
-    Attributes:
-        pixels: (N, crop, crop, 3), the beginning of the buffer.
-        rows: The orders of the crops.
-    """
+    """A batch in the making: the buffer begins with its crops, made by the orders."""
 
     plan: BatchPlan
     buffer: Tensor
-    pixels: Tensor
-    rows: list[Order[None]]
+    orders: list[Order[None]]
 
 
 class CropStream:
@@ -113,11 +107,11 @@ class CropStream:
         if not self._crew.threads:
             self._crew.catch_up()
         batch = self._pending.popleft()
-        for row in batch.rows:
-            row.result()
+        for order in batch.orders:
+            order.result()
         self._held = [batch.buffer]
         self._waited += self._clock() - began
-        return self._source.assemble(batch.plan, batch.pixels)
+        return self._source.assemble(batch.plan, batch.buffer[: len(batch.orders)])
 
     def close(self) -> None:
         """End the threads. Further batches are not made."""
@@ -141,9 +135,9 @@ class CropStream:
         """Order the crops of as many batches as there are free buffers."""
         while self._free and len((plan := self._source.plan(self._next)).images):
             buffer = self._free.pop()
-            pixels, render = buffer[: len(plan.images)], self._source.render
-            rows = [self._crew.order(partial(render, plan, row, out)) for row, out in enumerate(pixels.numpy())]
-            self._pending.append(_Batch(plan, buffer, pixels, rows))
+            places = enumerate(buffer[: len(plan.images)].numpy())
+            orders = [self._crew.order(partial(self._source.render, plan, row, out)) for row, out in places]
+            self._pending.append(_Batch(plan, buffer, orders))
             self._next += self._step
 
 

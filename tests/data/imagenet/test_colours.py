@@ -96,22 +96,6 @@ def test_mean_image_is_mirrored_with_the_image(pixels: Tensor, mean_image: Tenso
     assert torch.equal(convert(pixels, choices(mirrored=False)), convert(pixels))
 
 
-def test_choices_have_their_distributions() -> None:
-    settings, count = settings_of(DAGGER), 50_000
-    drawn = draw_colours(settings, words(6, "training", 0, 0, count), flip=True)
-    assert drawn.mirrored.double().mean() == pytest.approx(0.5, abs=0.01)
-    factors = drawn.factors.double().numpy()
-    assert 0.6 <= factors.min() < 0.6001 < 1.3999 < factors.max() <= np.float32(1.4)
-    assert factors.mean(0) == pytest.approx([1, 1, 1], abs=0.005)
-    assert factors.var(0) == pytest.approx([0.8**2 / 12] * 3, rel=0.03)
-    assert np.abs(np.corrcoef(factors.T) - np.eye(3)).max() < 0.02
-    vectors, values = np.array(reference.EIGENVECTORS), np.array(reference.EIGENVALUES)
-    covariance = vectors @ np.diag((0.1 * values) ** 2) @ vectors.T
-    noise = drawn.lighting.double().numpy()
-    np.testing.assert_allclose(np.cov(noise.T), covariance, atol=0.03 * covariance.max())
-    assert np.abs(noise.mean(0)).max() < 5 * np.sqrt(covariance.max() / count)
-
-
 def test_recipe_without_noise_changes_no_colours() -> None:
     plain = replace(settings_of(DAGGER), jitter=None, lighting=None)
     lighting, factors, mirrored = draw_colours(plain, words(0, "training", 0, 0, 9), flip=False)

@@ -78,23 +78,3 @@ def test_normal_numbers_are_those_of_box_and_muller() -> None:
     np.testing.assert_allclose(normal(pairs)[:, :3], expected, rtol=1e-12, atol=1e-14)
     extremes = np.array([[0, 0, ALL_ONES, ALL_ONES]], np.uint64)
     assert normal(extremes)[0] == pytest.approx([0, 8.57167, 0, 0], abs=1e-4), "never infinite"
-
-
-def test_normal_numbers_have_mean_0_and_variance_1() -> None:
-    drawn = normal(words(1, "training", 0, 0, 50_000)[:, :4])
-    assert np.abs(drawn.mean(0)).max() < 5 / np.sqrt(50_000)
-    assert np.abs(np.cov(drawn.T) - np.eye(4)).max() < 5 * np.sqrt(2 / 50_000)
-    assert np.abs((drawn**4).mean(0) - 3).max() < 5 * np.sqrt(96 / 50_000)
-
-
-def test_words_are_uniform_and_independent() -> None:
-    """Chi-square statistics of each word, of neighbouring words and of neighbouring images."""
-    drawn = below(words(2, "training", 0, 0, 20_000), 16)
-    counts = np.array([np.bincount(column, minlength=16) for column in drawn.T])
-    pairs = 16 * drawn[:-1] + np.roll(drawn, 1, axis=1)[1:]
-    joint = np.array([np.bincount(column, minlength=256) for column in pairs.T])
-    for table in (counts, joint):
-        cells, expected = table.shape[1], table[0].sum() / table.shape[1]
-        statistics = ((table - expected) ** 2 / expected).sum(1)
-        assert statistics.max() < cells + 6 * np.sqrt(2 * cells)
-        assert statistics.mean() == pytest.approx(cells - 1, abs=5 * np.sqrt(2 * cells / len(table)))
