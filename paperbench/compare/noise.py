@@ -16,7 +16,6 @@ The error rates are in docs/verdicts.md; tests/compare/test_power.py simulates t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal
 
@@ -199,14 +198,17 @@ def prior_degrees(excess: ArrayLike) -> Floats:
     return np.where(wanted > 0, 2 * half, np.inf)
 
 
-def variance_of(errors: Sequence[float], resolution: float) -> float:
-    """Return the unbiased variance, at least that of rounding to `resolution`, as runs can agree by chance.
+def variance_of(errors: ArrayLike, resolution: float = 0.0) -> Any:
+    """Return the unbiased variance over the last axis, 0 of a single run.
 
-    Raises:
-        ValueError: A number is not finite.
+    It is at least that of rounding to `resolution`, as runs can agree by chance.
     """
-    if not all(map(math.isfinite, errors)):
-        raise ValueError("numbers must be finite: handle diverged runs first")
-    # numpy returns a variance of 1e-34 for three times 0.1
-    variance = float(np.var(errors, ddof=1)) if len(set(errors)) > 1 else 0.0
-    return max(variance, resolution**2 / 12)
+    runs = np.asarray(errors, np.float64)
+    is_constant = (runs == runs[..., :1]).all(axis=-1)  # numpy returns a variance of 1e-34 for three times 0.1
+    variance = np.where(is_constant, 0.0, runs.var(axis=-1, ddof=min(1, runs.shape[-1] - 1)))
+    return plain(np.maximum(variance, resolution**2 / 12))
+
+
+def plain(value: Any) -> Any:
+    """Return a float for an array without axes."""
+    return float(value) if np.ndim(value) == 0 else value

@@ -26,6 +26,7 @@ from paperbench.compare.noise import (
     Prior,
     estimate_noise,
     prior_from_others,
+    variance_of,
 )
 from paperbench.compare.statistics import ANALYSES, difference_interval, median_variance, outcomes
 from paperbench.compare.verdicts import CellFacts
@@ -86,16 +87,11 @@ def priors_of(samples: Sequence[Floats], targets: Sequence[Target]) -> list[Prio
     for kind in set(kinds):
         cells = [i for i, sample in enumerate(samples) if kinds[i] == kind and sample.shape[-1] >= MIN_RUNS_OF_NOISE]
         if cells:
-            variances = np.stack([_variance(samples[i], targets[i]) for i in cells], axis=-1)
+            variances = np.stack([variance_of(samples[i], targets[i].resolution) for i in cells], axis=-1)
             values = prior_from_others(variances, np.array([samples[i].shape[-1] - 1.0 for i in cells]))
             for position, i in enumerate(cells):
                 found[i] = Prior(*(value[:, position] for value in values))
     return found
-
-
-def _variance(sample: Floats, target: Target) -> Floats:
-    rounding = target.resolution**2 / 12
-    return np.maximum(sample.var(axis=-1, ddof=1), rounding) if sample.shape[-1] > 1 else np.zeros(len(sample))
 
 
 def analyse(
@@ -108,7 +104,7 @@ def analyse(
         published: Published median, of shape (tables,) or one for all.
     """
     runs = sample.shape[-1]
-    variance = _variance(sample, target)
+    variance = variance_of(sample, target.resolution)
     own = estimate_noise(variance, runs, target.published_std, target.published_runs)
     low, high = np.full(len(sample), -np.inf), np.full(len(sample), np.inf)
     if own is not None:

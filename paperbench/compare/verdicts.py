@@ -26,7 +26,6 @@ from paperbench.compare.statistics import (
     Interval,
     decide,
     difference_interval,
-    p_beyond_tolerance,
 )
 from paperbench.errors import count
 from paperbench.specs.cell import Cell
@@ -316,7 +315,7 @@ def _analyse(cell: Cell, errors: Sequence[float], number: int, level: float, pri
         interval,
         noise,
         shift=interval.difference if is_shifted else None,
-        p_value=min(1.0, p_beyond_tolerance(interval, cell.tolerance) * FIRST_ALPHA / level),
+        p_value=min(1.0, interval.p_beyond(cell.tolerance) * FIRST_ALPHA / level),
     )
 
 
