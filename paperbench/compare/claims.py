@@ -182,17 +182,8 @@ class _Assessor:
             for setting in cell.settings
         }
 
-    def _verdict(
-        self,
-        standing: Standing,
-        *,
-        level: float | None = None,
-        findings: tuple[str, ...] = (),
-        basis: str = "",
-        reason: str = "",
-        uses_table: bool = False,
-    ) -> ClaimVerdict:
-        return ClaimVerdict(self._claim, standing, _test(self._claim, uses_table), level, findings, basis, reason)
+    def _verdict(self, standing: Standing, *, uses_table: bool = False, **values: Any) -> ClaimVerdict:
+        return ClaimVerdict(self._claim, standing, _test(self._claim, uses_table), **values)
 
     def assess_means(self) -> ClaimVerdict:
         """Test differences of the cells' means."""
@@ -392,7 +383,7 @@ class _Assessor:
         return value
 
 
-def _test(claim: Claim, uses_table: bool = False) -> str:
+def _test(claim: Claim, uses_table: bool) -> str:
     unit, noise = _UNITS[claim.measure or "test_error"], ", noise of the table" if uses_table else ""
     match claim.kind:
         case "lower":

@@ -187,17 +187,11 @@ def assess_cell(cell: Cell, evidence: Evidence) -> CellFacts:
         figure=cell.row.figure,
         published=cell.published,
         home=cell.home,
-        verdict=assessment.verdict,
-        reason=assessment.reason,
         differs=False,
-        analysis=assessment.analysis,
         failures=FailureCount.total(counts) if counts else None,
-        shift=assessment.shift,
         difference=difference,
-        interval=assessment.interval,
-        p_value=assessment.p_value,
-        noise=assessment.noise,
         nets=nets,
+        **vars(assessment),
     )
 
 
