@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,17 +13,18 @@ from matplotlib.colors import CenteredNorm, LogNorm, Normalize
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 from paperbench.analysis.record import Analysis
-from paperbench.errors import PaperbenchError, one_line
+from paperbench.errors import PaperbenchError
 from paperbench.report.analyses import SINGULAR, Analyses, AnalysisGroup, by_unit, singular
-from paperbench.report.figures import COLOURS, DASHES, MARKERS, N_MARKERS, PAGE, STYLE, to_bytes
+from paperbench.report.figures import COLOURS, DASHES, MARKERS, PAGE, STYLE, figure_of, markers, to_bytes, wrapped
 
 __all__ = ["draw", "to_bytes"]
 
 ROW = 1.75
 """Height of a row of panels in inches."""
+_CHARACTERS = 42  # of a line of a title or of the legend
 
 Points = tuple[Sequence[float], Sequence[float | None]]
 Block = tuple[float, Callable[[SubFigure], None]]
@@ -67,14 +67,12 @@ def draw(analyses: Analyses, minus: Analyses | None = None) -> Figure:
     notes = [everything.conditions, "Vertical lines: a new stage begins."]
     notes += ["Bold: median; faint: each seed."] if any(len(group.analyses) > 1 for group in groups) else []
     notes += ["Dashed: error of the whole net."] if any(one.left_out for one in everything) else []
-    notes = textwrap.wrap(one_line(" ".join(notes)), round(20 * PAGE), break_on_hyphens=False)
     heights = [height for height, _ in blocks]
     with style.context([STYLE], after_reset=True):
-        figure = Figure((PAGE, sum(heights) + 0.13 * len(notes)), layout="constrained")
+        figure = figure_of(PAGE, sum(heights), [" ".join(notes)])
         parts = figure.subfigures(len(blocks), 1, squeeze=False, height_ratios=heights)[:, 0]
         for part, (_, draw_on) in zip(parts, blocks, strict=True):
             draw_on(part)
-        figure.supxlabel("\n".join(notes), fontsize=6.5, color="0.3", x=0.01, ha="left", linespacing=1.3)
     return figure
 
 
@@ -135,7 +133,7 @@ def _of_left_out(one: Analysis) -> Points:
 def _lines(groups: Sequence[AnalysisGroup]) -> Block:
     """Return panels with a line for each net, and their legend."""
     panels = list(_panels(groups))
-    names = [_wrapped(group.label) for group in groups]
+    names = [wrapped(group.label, _CHARACTERS) for group in groups]
     n_rows = (len(panels) + 1) // 2
     n_lines = sum(max(text.count("\n") + 1 for text in names[i : i + 2]) for i in range(0, len(names), 2))
 
@@ -161,9 +159,7 @@ def _draw_panel(axes: Axes, panel: _Panel, groups: Sequence[AnalysisGroup]) -> N
             if len(seeds) > 1:
                 axes.plot(xs, ys, color=colour, linewidth=0.5, alpha=0.35, gid=f"{gid}, seed {one.seed}")
         median = np.median(seeds, axis=0)  # none where a seed has no value
-        step = max(1, len(xs) // N_MARKERS)
-        every = (number * step // len(COLOURS), step)
-        axes.plot(xs, median, color=colour, marker=MARKERS[number], markevery=every, gid=gid)
+        axes.plot(xs, median, color=colour, gid=gid, **markers(number, len(xs)))
         wholes = [one.left_out.whole for one in group.analyses if one.left_out and panel.gid == "left out"]
         if wholes:
             axes.axhline(float(np.median(wholes)), color=colour, linestyle=DASHES, linewidth=0.8, gid=f"whole {gid}")
@@ -177,7 +173,7 @@ def _draw_panel(axes: Axes, panel: _Panel, groups: Sequence[AnalysisGroup]) -> N
         if scale == "log":
             low, high = sorted(axis.get_view_interval())
             axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 100 * low else (1.0,), numticks=7))
-            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axis.set_major_formatter("{x:g}")
             axis.set_minor_formatter(NullFormatter())
         else:
             axis.set_major_locator(MaxNLocator(6, integer=axis is axes.xaxis))
@@ -217,7 +213,7 @@ def _channels(maps: Sequence[tuple[AnalysisGroup, np.ndarray]]) -> Block:
         bar = part.colorbar(image, ax=panels, location="bottom", shrink=0.5, aspect=50, extend="both", fraction=height)
         bar.set_label("standard deviation of a channel of x_l")
         bar.locator, bar.minorformatter = LogLocator(subs=(1.0, 2.0, 5.0)), NullFormatter()
-        bar.formatter = FuncFormatter(lambda value, _: f"{value:g}")
+        bar.formatter = StrMethodFormatter("{x:g}")
 
     return (n_rows * (ROW + 0.25) + 0.4, draw_on)
 
@@ -241,13 +237,9 @@ def _draw_map(
     axes: Axes, group: AnalysisGroup, values: np.ndarray, norm: Normalize, colours: str, title: str
 ) -> AxesImage:
     image = axes.imshow(values, norm=norm, cmap=colours, aspect="auto", origin="lower", interpolation="nearest")
-    axes.set(title=_wrapped(title), xlabel="unit l", ylabel="channel", facecolor="0.9")
+    axes.set(title=wrapped(title, _CHARACTERS), xlabel="unit l", ylabel="channel", facecolor="0.9")
     for unit in group.borders:
         axes.axvline(unit - 0.5, color="white", linewidth=0.6)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(5, integer=True))
     return image
-
-
-def _wrapped(text: str) -> str:
-    return textwrap.fill(one_line(text)[:200], 42)
