@@ -94,8 +94,8 @@ class Part:
         self,
         samples: Mapping[str, ArrayLike],
         constants: Mapping[str, float],
-        priors: Mapping[str, Prior[Any]],
-    ) -> Contrast[Any]:
+        priors: Mapping[str, Prior],
+    ) -> Contrast:
         """Return the contrast.
 
         Args:
@@ -127,7 +127,7 @@ def parts(claim: Claim) -> list[Part]:
     return found
 
 
-def p_values(claim: Claim, contrast: Contrast[Any]) -> tuple[Any, Any]:
+def p_values(claim: Claim, contrast: Contrast) -> tuple[Any, Any]:
     """Return the p-values of one comparison for the alternatives that the claim holds, and that it does not."""
     match claim.kind:
         case "close":

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,17 +26,7 @@ from scipy.special import digamma, polygamma  # type: ignore[import-untyped]  # 
 
 Floats = NDArray[np.float64]
 Number = float | Floats
-"""A float, or an array with an element for each simulated table."""
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar
-
-    Value = TypeVar("Value", float, Floats, default=float)
-    """Which of the two the numbers of an object are."""
-else:
-    from typing import TypeVar
-
-    Value = TypeVar("Value", bound=float)  # as in JSON: pydantic takes the bound
+"""A float, or an array with an element for each simulated table. Such arrays may also be in fields that are floats."""
 
 MIN_RUNS_OF_NOISE = 3
 """Minimum number of runs of a cell that contributes its noise or borrows that of others."""
@@ -67,7 +57,7 @@ SINGLE_RUN_FACTOR = 1.55
 
 
 @dataclass(frozen=True)
-class Noise(Generic[Value]):
+class Noise:
     """Spread between the runs of one net.
 
     Attributes:
@@ -79,15 +69,15 @@ class Noise(Generic[Value]):
         table_weight: Weight of the other cells' variance in the pooled one, from 0 to 1.
     """
 
-    std: Value
-    degrees: Value | None
+    std: float
+    degrees: float | None
     rests_on: Literal["ours", "published", "both", "table"]
     published_weight: Annotated[float, Field(ge=0, le=1)]
-    table_weight: Annotated[Value, Field(ge=0, le=1)]
+    table_weight: Annotated[float, Field(ge=0, le=1)]
 
 
 @dataclass(frozen=True)
-class Prior(Generic[Value]):
+class Prior:
     """What the other cells of a table say about the variance between the runs of a cell.
 
     Attributes:
@@ -95,10 +85,10 @@ class Prior(Generic[Value]):
         degrees: The degrees of freedom that it counts for; 0 if there is no such information.
     """
 
-    variance: Value
-    degrees: Value
+    variance: float
+    degrees: float
 
-    def moderate(self, variance: Value, degrees: int) -> Noise[Value]:
+    def moderate(self, variance: float, degrees: int) -> Noise:
         """Return the noise of a cell from its own variance and this prior."""
         total = self.degrees + degrees
         pooled = (self.degrees * self.variance + degrees * variance) / total
@@ -108,7 +98,7 @@ class Prior(Generic[Value]):
 NO_PRIOR = Prior(0.0, 0.0)
 
 
-def estimate_noise(variance: Value, runs: int, published_std: Number | None, published_runs: int) -> Noise[Any] | None:
+def estimate_noise(variance: float, runs: int, published_std: Any, published_runs: int) -> Noise | None:
     """Estimate the spread between the runs of a cell by itself.
 
     Our runs may be noisier than the published ones, because software and hardware differ and five runs estimate a

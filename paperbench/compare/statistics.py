@@ -17,7 +17,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,7 +29,7 @@ from scipy.special import (  # type: ignore[import-untyped]  # scipy.stats takes
     stdtrit,
 )
 
-from paperbench.compare.noise import NO_PRIOR, Floats, Noise, Number, Prior, Value, plain, variance_of
+from paperbench.compare.noise import NO_PRIOR, Floats, Noise, Number, Prior, plain, variance_of
 
 Decision = Literal["reproduced", "worse", "better", "underpowered"]
 
@@ -111,7 +111,7 @@ _HODGES_LEHMANN = (
 
 
 @dataclass(frozen=True)
-class Interval(Generic[Value]):
+class Interval:
     """Confidence interval of our error minus the published number, by two one-sided tests.
 
     Attributes:
@@ -121,12 +121,12 @@ class Interval(Generic[Value]):
         degrees: Degrees of freedom of the t distribution; null for the normal distribution.
     """
 
-    low: Value
-    high: Value
+    low: float
+    high: float
     level: float
-    difference: Value
-    standard_error: Value
-    degrees: Value | None
+    difference: float
+    standard_error: float
+    degrees: float | None
 
     def p_beyond(self, tolerance: float) -> Any:
         """Return the p-value of the null hypothesis that the true difference is within the tolerance.
@@ -141,10 +141,10 @@ def difference_interval(
     errors: ArrayLike,
     published: Number,
     published_runs: int,
-    noise: Noise[Any],
+    noise: Noise,
     level: float,
     published_std: Number | None = None,
-) -> Interval[Any]:
+) -> Interval:
     """Return the interval of two one-sided tests for our errors minus the published median.
 
     With a cell's own noise our estimate is the median, with the table's the Hodges-Lehmann estimate. The published runs
@@ -171,7 +171,7 @@ def difference_interval(
     of_ours = hodges_lehmann_variance(n) if is_shared else median_variance(n)
     estimate = hodges_lehmann(runs) if is_shared else np.median(runs, axis=-1)
     ours = of_ours * noise.std**2
-    theirs = median_variance(published_runs) * noise.std**2
+    theirs: Any = median_variance(published_runs) * noise.std**2
     degrees: Any = noise.degrees
     if is_shared and published_std is not None:
         is_noisier = published_std > noise.std
@@ -199,7 +199,7 @@ def outcomes(low: Number, high: Number, tolerance: Number) -> tuple[Any, Any, An
 
 
 @dataclass(frozen=True)
-class Contrast(Generic[Value]):
+class Contrast:
     """A weighted sum of means of independent samples, with Satterthwaite's degrees of freedom.
 
     Attributes:
@@ -208,9 +208,9 @@ class Contrast(Generic[Value]):
         degrees: Degrees of freedom; infinite if every sample is constant.
     """
 
-    estimate: Value
-    standard_error: Value
-    degrees: Value
+    estimate: float
+    standard_error: float
+    degrees: float
 
     def p_less(self, bound: float) -> Any:
         """Return the one-sided p-value for the alternative that the true contrast is less than `bound`."""
@@ -238,7 +238,7 @@ class Contrast(Generic[Value]):
         """Return the p-value of two one-sided tests (TOST) for a true contrast less than `margin` away from 0."""
         return self._tail(margin - abs(self.estimate))
 
-    def _tail(self, distance: Value) -> Any:
+    def _tail(self, distance: float) -> Any:
         """Return the probability that t exceeds distance / standard_error; 0 or 1 without any spread."""
         has_spread = np.asarray(self.standard_error) > 0
         t = distance / np.where(has_spread, self.standard_error, 1.0)
@@ -250,8 +250,8 @@ def compute_contrast(
     samples: Sequence[ArrayLike],
     weights: Sequence[float],
     constant: float = 0.0,
-    priors: Sequence[Prior[Any]] = (),
-) -> Contrast[Any]:
+    priors: Sequence[Prior] = (),
+) -> Contrast:
     """Return the weighted sum of the samples' means minus an exactly known constant.
 
     `[a, b]` with weights `[1, -1]` is Welch's test, `[a]` with `[1]` and a constant is the one-sample t-test, and
