@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import numpy as np
 from matplotlib import style
@@ -25,8 +26,9 @@ __all__ = ["draw", "to_bytes"]
 ROW = 1.75
 """Height of a row of panels in inches."""
 _CHARACTERS = 42  # of a line of a title or of the legend
+_LENGTH = "length in units"
 
-Points = tuple[Sequence[float], Sequence[float | None]]
+Values = Sequence[float | None]
 Block = tuple[float, Callable[[SubFigure], None]]
 """A part of a figure: its height in inches, and what draws it."""
 
@@ -37,13 +39,13 @@ class _Panel:
 
     Attributes:
         gid: Names the lines.
-        points: Returns what is drawn of one analysis.
+        values: Returns what is drawn of one analysis, from one unit, chain or length to the next.
         x: The horizontal axis; stages are marked in "unit l".
     """
 
     gid: str
     title: str
-    points: Callable[[Analysis], Points]
+    values: Callable[[Analysis], Values]
     x: str = "unit l"
     scales: tuple[str, str] = ("linear", "log")
 
@@ -84,50 +86,41 @@ def _panels(groups: Sequence[AnalysisGroup]) -> Iterator[_Panel]:
         ("gradient_norm", "gradient, norm of dE/dx_l"),
         ("direct_norm", "its part by shortcuts alone, norm"),
     ):
-        yield _Panel(column, title, partial(_of_units, column=column))
+        yield _Panel(column, title, partial(by_unit, column=column))
     measured = [one for group in groups for one in group.analyses]
     for name, title in SINGULAR:
-        units, chains = partial(_of_spectra, name=name), partial(_of_chains, name=name)
+        units, chains = (partial(_of_spectra, of=of, name=name) for of in ("units", "chains"))
         if any(map(_has_numbers, map(units, measured))):
             yield _Panel(f"{name} of units", f"units: {title}", units)
         if any(map(_has_numbers, map(chains, measured))):
-            on_logs = ("length in units", ("log", "log"))
-            yield _Panel(f"{name} of chains", f"chains up to x_L: {title}", chains, *on_logs)
-    if any(one.paths for one in measured):
-        yield _Panel("path norms", "gradient by path length, norm", partial(_of_paths, name="norm"), "path length")
-        share = partial(_of_paths, name="share")
-        yield _Panel("path shares", "gradient by path length, share", share, "path length", ("linear", "linear"))
+            yield _Panel(f"{name} of chains", f"chains up to x_L: {title}", chains, _LENGTH, ("log", "log"))
+    for name, scale in (("norm", "log"), ("share", "linear")) if any(one.paths for one in measured) else ():
+        parts = partial(_of_paths, name=name)
+        yield _Panel(f"path {name}s", f"gradient by path length, {name}", parts, "path length", ("linear", scale))
     if any(one.left_out for one in measured):
         yield _Panel("left out", "error in % without unit l", _of_left_out, scales=("linear", "linear"))
 
 
-def _has_numbers(points: Points) -> bool:
-    return any(y is not None and np.isfinite(y) for y in points[1])
+def _has_numbers(values: Values) -> bool:
+    return any(value is not None and np.isfinite(value) for value in values)
 
 
-def _of_units(one: Analysis, column: str) -> Points:
-    values = by_unit(one, column)
-    return range(len(values)), values
+def _of_spectra(one: Analysis, of: Literal["units", "chains"], name: str) -> Values:
+    return [singular(spectrum, name) for spectrum in getattr(one.jacobians, of)] if one.jacobians else ()
 
 
-def _of_spectra(one: Analysis, name: str) -> Points:
-    spectra = one.jacobians.units if one.jacobians else ()
-    return [spectrum.first for spectrum in spectra], [singular(spectrum, name) for spectrum in spectra]
+def _of_paths(one: Analysis, name: str) -> Values:
+    values: Values = getattr(one.paths, name) if one.paths else ()
+    return values
 
 
-def _of_chains(one: Analysis, name: str) -> Points:
-    spectra = one.jacobians.chains if one.jacobians else ()
-    return [chain.last - chain.first + 1 for chain in spectra], [singular(chain, name) for chain in spectra]
+def _of_left_out(one: Analysis) -> Values:
+    return one.left_out.without if one.left_out else ()
 
 
-def _of_paths(one: Analysis, name: str) -> Points:
-    values = getattr(one.paths, name) if one.paths else ()
-    return range(len(values)), values
-
-
-def _of_left_out(one: Analysis) -> Points:
-    errors = one.left_out.without if one.left_out else ()
-    return range(len(errors)), errors
+def _lengths(one: Analysis) -> Sequence[float]:
+    """Return how many units each chain has."""
+    return [chain.last - chain.first + 1 for chain in one.jacobians.chains] if one.jacobians else ()
 
 
 def _lines(groups: Sequence[AnalysisGroup]) -> Block:
@@ -151,9 +144,11 @@ def _lines(groups: Sequence[AnalysisGroup]) -> Block:
 
 def _draw_panel(axes: Axes, panel: _Panel, groups: Sequence[AnalysisGroup]) -> None:
     for number, group in enumerate(groups):
-        found = [panel.points(one) for one in group.analyses]
-        xs = max((xs for xs, _ in found), key=len)
-        seeds = np.array([[*ys, *[None] * (len(xs) - len(ys))] for _, ys in found], dtype=float)
+        found = [panel.values(one) for one in group.analyses]
+        xs: Sequence[float] = range(max(map(len, found)))
+        if panel.x == _LENGTH:
+            xs = max(map(_lengths, group.analyses), key=len)
+        seeds = np.array([[*ys, *[None] * (len(xs) - len(ys))] for ys in found], dtype=float)
         colour, gid = COLOURS[number], f"{panel.gid} of {group.label}"
         for one, ys in zip(group.analyses, seeds, strict=True):
             if len(seeds) > 1:
