@@ -298,13 +298,3 @@ def holm(p_values: Sequence[float], level: float) -> list[bool]:
             break
         rejected[i] = True
     return rejected
-
-
-def binomial_standard_error(error_percent: float, images: int) -> float:
-    """Return the standard error of a test error, in percentage points, due to the finite test set.
-
-    Args:
-        error_percent: Test error in percent.
-        images: Size of the test set.
-    """
-    return math.sqrt(error_percent * (100 - error_percent) / images)

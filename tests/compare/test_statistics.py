@@ -18,7 +18,6 @@ from paperbench.compare.noise import Noise, Prior
 from paperbench.compare.statistics import (
     Contrast,
     Interval,
-    binomial_standard_error,
     compute_contrast,
     decide,
     difference_interval,
@@ -266,12 +265,6 @@ def test_holm_rejects_what_every_larger_set_of_hypotheses_rejects(p_values: list
         sets = ([j for j in range(number) if bits >> j & 1] for bits in range(2**number) if bits >> i & 1)
         expected.append(all(min(p_values[j] for j in one) * len(one) <= 0.05 for one in sets))
     assert holm(p_values, 0.05) == expected
-
-
-@given(st.floats(0, 100), st.integers(1, 50_000))
-def test_binomial_standard_error(error: float, images: int) -> None:
-    expected = 100 * stats.binom.std(images, error / 100) / images
-    assert binomial_standard_error(error, images) == pytest.approx(expected, abs=1e-9)
 
 
 KNOWN = Noise(0.16, 4, "ours", 0.0, 0.0)
