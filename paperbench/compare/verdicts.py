@@ -1,11 +1,4 @@
-"""Whether a published result is reproduced: one verdict per cell.
-
-reproduced      our error is within the tolerance of the published median, or fails as published
-worse, better   our error is beyond the tolerance, higher or lower
-underpowered    too few runs or too much noise for a verdict
-not comparable  our runs are not the paper's experiment
-not run         no run has ended
-"""
+"""Whether a published result is reproduced: one verdict per cell. `report.report.MEANINGS` says what verdicts mean."""
 
 from __future__ import annotations
 
