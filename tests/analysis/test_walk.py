@@ -271,14 +271,3 @@ def test_preactivation_is_asymmetric_activation_after_addition() -> None:  # Fig
     *_, last = at.forward()
     torch.testing.assert_close(last.output, y, rtol=0, atol=0)
     torch.testing.assert_close(at.model.tail(last.output), activated, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("by_batch", [True, False])
-def test_measuring_changes_nothing_in_the_net(by_batch: bool) -> None:
-    model = randomised(resolve("preact_resnet110", depth=8))
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    measured(model, by_batch=by_batch)
-    after = model.state_dict()
-    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
-    assert model.training
-    assert all(parameter.requires_grad and parameter.dtype == torch.float32 for parameter in model.parameters())
