@@ -20,12 +20,11 @@ from paperbench.compare.failures import FailureCount
 from paperbench.compare.statistics import FIRST_ALPHA, SECOND_ALPHA, Interval
 from paperbench.compare.verdicts import CellFacts, NetFacts, Verdict
 from paperbench.errors import count
-from paperbench.report.grid import AddedColumn, Grid, Marked, paper_grid
+from paperbench.report.grid import NOTHING, AddedColumn, Grid, Marked, paper_grid
 from paperbench.runs.record import Record
 from paperbench.specs.cell import Cell
 from paperbench.specs.experiment import Column
 
-NOTHING = "-"
 MIN_RUNS_FOR_OUTLIERS = 4
 OUTLIER_MADS = 3
 
