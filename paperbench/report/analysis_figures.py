@@ -14,7 +14,7 @@ from matplotlib.colors import CenteredNorm, LogNorm, Normalize
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from paperbench.analysis.record import Analysis
 from paperbench.errors import PaperbenchError
@@ -168,7 +168,7 @@ def _draw_panel(axes: Axes, panel: _Panel, groups: Sequence[AnalysisGroup]) -> N
         if scale == "log":
             low, high = sorted(axis.get_view_interval())
             axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 100 * low else (1.0,), numticks=7))
-            axis.set_major_formatter("{x:g}")
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             axis.set_minor_formatter(NullFormatter())
         else:
             axis.set_major_locator(MaxNLocator(6, integer=axis is axes.xaxis))
@@ -208,7 +208,7 @@ def _channels(maps: Sequence[tuple[AnalysisGroup, np.ndarray]]) -> Block:
         bar = part.colorbar(image, ax=panels, location="bottom", shrink=0.5, aspect=50, extend="both", fraction=height)
         bar.set_label("standard deviation of a channel of x_l")
         bar.locator, bar.minorformatter = LogLocator(subs=(1.0, 2.0, 5.0)), NullFormatter()
-        bar.formatter = StrMethodFormatter("{x:g}")
+        bar.formatter = FuncFormatter(lambda value, _: f"{value:g}")
 
     return (n_rows * (ROW + 0.25) + 0.4, draw_on)
 

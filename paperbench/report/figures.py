@@ -202,7 +202,7 @@ def _draw_panel(axes: Axes, panel: CurvePanel, x: XAxis) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(7 if is_long else 5))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / 10_000 if is_long else value:,g}"))
     axes.yaxis.set_major_locator(LogLocator(subs=(0.2, 0.5, 1.0) if high / low < 100 else (1.0,)))
-    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
     errors.set(ylabel="test error in % (solid)", ylim=(0, panel.max_error))
     errors.yaxis.set_major_locator(MultipleLocator(panel.max_error / 4))
