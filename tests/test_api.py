@@ -22,13 +22,14 @@ from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import Store
 from paperbench.specs.table import Table
 from paperbench.typed import from_json
-from tests.cli.test_compare import MATCHING, write
+from tests.cli.test_compare import MATCHING
 from tests.compare.judging import records
 from tests.helpers import change_yaml, copy_of_photo_specs, copy_of_tiny_specs
+from tests.report.stores import make_store
 
 
 def test_cells_and_claims_are_objects_with_verdicts(tmp_path: Path, table2: Table) -> None:
-    write(tmp_path, records(table2, "preact/resnet110", MATCHING))
+    make_store(tmp_path, records(table2, "preact/resnet110", MATCHING))
     judged = paperbench.load_table("table2").compare(tmp_path)
     cell = judged.cell("preact/resnet110")
     assert cell.verdict == "reproduced"

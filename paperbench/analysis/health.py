@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from paperbench.analysis.linear import norm
 from paperbench.analysis.record import ALL, Health, Modules
 from paperbench.analysis.walk import Subject
 from paperbench.models.residual_unit import ResidualUnit
@@ -34,7 +35,7 @@ def health(subject: Subject, case: Case) -> Health:
     for column, tensors in (("weight", weights), ("gradient", gradients), ("update", update)):
         known = {name: [tensors[f"{name}.weight"]] for name in rows if f"{name}.weight" in tensors}
         for name, some in (known | {ALL: [*tensors.values()]}).items() if tensors else ():
-            rows.setdefault(name, {})[column] = _norm(*some)
+            rows.setdefault(name, {})[column] = norm(*some)
     errors = [case.history.newest(of, case.iteration) if case.history else None for of in ("train_error", "test_error")]
     return Health(Modules.of({"name": name, **row} for name, row in rows.items()), update_is, PROBES, *errors)
 
@@ -101,15 +102,11 @@ def correlation(x: Tensor) -> float | None:
     """Return the mean cosine of the angle between two images' signals, 0 where one is zero; None for one image."""
     norms = torch.linalg.vector_norm(x.flatten(1), dim=1, dtype=torch.float64)
     scales, pairs = torch.where(norms > 0, 1 / norms, 0), len(x) * (len(x) - 1)
-    return (_norm(scales @ x.flatten(1).double()) ** 2 - int((norms > 0).sum())) / pairs if pairs else None
+    return (norm(scales @ x.flatten(1).double()) ** 2 - int((norms > 0).sum())) / pairs if pairs else None
 
 
 def mean_squared_singular_value(y: Tensor, x: Tensor, probes: Sequence[Tensor]) -> dict[str, float | None]:
     """Return chi, as the mean of |J^T u|^2 / |u|^2 by the ratio of dimensions, with its standard error."""
     pulled = (torch.autograd.grad(y, x, u, retain_graph=True)[0] for u in probes)
-    found = [(_norm(v) / _norm(u)) ** 2 * y.numel() / x.numel() for u, v in zip(probes, pulled, strict=True)]
+    found = [(norm(v) / norm(u)) ** 2 * y.numel() / x.numel() for u, v in zip(probes, pulled, strict=True)]
     return {"chi": statistics.mean(found), "chi_error": statistics.stdev(found) / len(found) ** 0.5}
-
-
-def _norm(*tensors: Tensor) -> float:
-    return float(torch.stack([torch.linalg.vector_norm(one, dtype=torch.float64) for one in tensors]).norm())

@@ -123,3 +123,8 @@ def pull(function: Callable[[Tensor], Tensor], x: Tensor, cotangent: Tensor | No
         leaf = x.detach().requires_grad_()
         (product,) = torch.autograd.grad(function(leaf), leaf, cotangent)
     return product
+
+
+def norm(*tensors: Tensor) -> float:
+    """Return the Euclidean norm of all values together."""
+    return float(torch.stack([torch.linalg.vector_norm(one, dtype=torch.float64) for one in tensors]).norm())

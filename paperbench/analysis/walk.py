@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paperbench.analysis.linear import UnitAt, pull, push, resizing
+from paperbench.analysis.linear import UnitAt, norm, pull, push, resizing
 from paperbench.architecture import units
 from paperbench.catalogue import Convolution, Net
 from paperbench.models import ResidualNet
@@ -139,7 +139,7 @@ def measure(subject: Subject) -> Measurements:
     loss, gradient = subject.loss(output), pull(subject.loss, output)
     for values, found in zip(reversed(rows), _backward(subject, subject.backward(kept), gradient), strict=True):
         values |= found
-    return Measurements(loss.item(), _describe(output), _norm(gradient), rows, channels)
+    return Measurements(loss.item(), _describe(output), norm(gradient), rows, channels)
 
 
 @torch.no_grad()
@@ -187,9 +187,9 @@ def _backward(subject: Subject, last_first: Iterable[UnitAt], gradient: Tensor) 
         identity = pull(resizing(subject.net, facts, module), unit.x, identity)
         predicted *= _mean(unit.factor) if subject.net.shortcut_option else math.nan
         through = gradient - direct
-        norms = _norm(direct), _norm(through)
+        norms = norm(direct), norm(through)
         yield {
-            "gradient_norm": _norm(gradient),
+            "gradient_norm": norm(gradient),
             "direct_norm": norms[0],
             "through_norm": norms[1],
             "direct_share": _share(direct, gradient),
@@ -201,7 +201,7 @@ def _backward(subject: Subject, last_first: Iterable[UnitAt], gradient: Tensor) 
 
 def _describe(x: Tensor) -> dict[str, float]:
     variance, mean = torch.var_mean(x.double(), correction=0)
-    return {"norm": _norm(x), "mean": mean.item(), "std": variance.sqrt().item()}
+    return {"norm": norm(x), "mean": mean.item(), "std": variance.sqrt().item()}
 
 
 def _mean(x: Tensor) -> float:
@@ -212,17 +212,13 @@ def _fraction(true: Tensor) -> float:
     return int(torch.count_nonzero(true)) / true.numel()
 
 
-def _norm(x: Tensor) -> float:
-    return float(torch.linalg.vector_norm(x, dtype=torch.float64))
-
-
 def _dot(x: Tensor, y: Tensor) -> float:
     return float(torch.dot(x.flatten().double(), y.flatten().double()))
 
 
 def _distance(x: Tensor, y: Tensor) -> float:
     """Return the distance of x from y, relative to the norm of y unless that is zero."""
-    return _norm(x - y) / (_norm(y) or 1.0)
+    return norm(x - y) / (norm(y) or 1.0)
 
 
 def _share(part: Tensor, whole: Tensor) -> float:

@@ -94,8 +94,8 @@ class Part:
         self,
         samples: Mapping[str, ArrayLike],
         constants: Mapping[str, float],
-        priors: Mapping[str, Prior[Any]],
-    ) -> Contrast[Any]:
+        priors: Mapping[str, Prior],
+    ) -> Contrast:
         """Return the contrast.
 
         Args:
@@ -127,7 +127,7 @@ def parts(claim: Claim) -> list[Part]:
     return found
 
 
-def p_values(claim: Claim, contrast: Contrast[Any]) -> tuple[Any, Any]:
+def p_values(claim: Claim, contrast: Contrast) -> tuple[Any, Any]:
     """Return the p-values of one comparison for the alternatives that the claim holds, and that it does not."""
     match claim.kind:
         case "close":
@@ -182,17 +182,8 @@ class _Assessor:
             for setting in cell.settings
         }
 
-    def _verdict(
-        self,
-        standing: Standing,
-        *,
-        level: float | None = None,
-        findings: tuple[str, ...] = (),
-        basis: str = "",
-        reason: str = "",
-        uses_table: bool = False,
-    ) -> ClaimVerdict:
-        return ClaimVerdict(self._claim, standing, _test(self._claim, uses_table), level, findings, basis, reason)
+    def _verdict(self, standing: Standing, *, uses_table: bool = False, **values: Any) -> ClaimVerdict:
+        return ClaimVerdict(self._claim, standing, _test(self._claim, uses_table), **values)
 
     def assess_means(self) -> ClaimVerdict:
         """Test differences of the cells' means."""
@@ -392,7 +383,7 @@ class _Assessor:
         return value
 
 
-def _test(claim: Claim, uses_table: bool = False) -> str:
+def _test(claim: Claim, uses_table: bool) -> str:
     unit, noise = _UNITS[claim.measure or "test_error"], ", noise of the table" if uses_table else ""
     match claim.kind:
         case "lower":

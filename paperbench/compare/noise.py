@@ -16,9 +16,8 @@ The error rates are in docs/verdicts.md; tests/compare/test_power.py simulates t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,17 +26,7 @@ from scipy.special import digamma, polygamma  # type: ignore[import-untyped]  # 
 
 Floats = NDArray[np.float64]
 Number = float | Floats
-"""A float, or an array with an element for each simulated table."""
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar
-
-    Value = TypeVar("Value", float, Floats, default=float)
-    """Which of the two the numbers of an object are."""
-else:
-    from typing import TypeVar
-
-    Value = TypeVar("Value", bound=float)  # as in JSON: pydantic takes the bound
+"""A float, or an array with an element for each simulated table. Such arrays may also be in fields that are floats."""
 
 MIN_RUNS_OF_NOISE = 3
 """Minimum number of runs of a cell that contributes its noise or borrows that of others."""
@@ -68,7 +57,7 @@ SINGLE_RUN_FACTOR = 1.55
 
 
 @dataclass(frozen=True)
-class Noise(Generic[Value]):
+class Noise:
     """Spread between the runs of one net.
 
     Attributes:
@@ -80,15 +69,15 @@ class Noise(Generic[Value]):
         table_weight: Weight of the other cells' variance in the pooled one, from 0 to 1.
     """
 
-    std: Value
-    degrees: Value | None
+    std: float
+    degrees: float | None
     rests_on: Literal["ours", "published", "both", "table"]
     published_weight: Annotated[float, Field(ge=0, le=1)]
-    table_weight: Annotated[Value, Field(ge=0, le=1)]
+    table_weight: Annotated[float, Field(ge=0, le=1)]
 
 
 @dataclass(frozen=True)
-class Prior(Generic[Value]):
+class Prior:
     """What the other cells of a table say about the variance between the runs of a cell.
 
     Attributes:
@@ -96,10 +85,10 @@ class Prior(Generic[Value]):
         degrees: The degrees of freedom that it counts for; 0 if there is no such information.
     """
 
-    variance: Value
-    degrees: Value
+    variance: float
+    degrees: float
 
-    def moderate(self, variance: Value, degrees: int) -> Noise[Value]:
+    def moderate(self, variance: float, degrees: int) -> Noise:
         """Return the noise of a cell from its own variance and this prior."""
         total = self.degrees + degrees
         pooled = (self.degrees * self.variance + degrees * variance) / total
@@ -109,7 +98,7 @@ class Prior(Generic[Value]):
 NO_PRIOR = Prior(0.0, 0.0)
 
 
-def estimate_noise(variance: Value, runs: int, published_std: Number | None, published_runs: int) -> Noise[Any] | None:
+def estimate_noise(variance: float, runs: int, published_std: Any, published_runs: int) -> Noise | None:
     """Estimate the spread between the runs of a cell by itself.
 
     Our runs may be noisier than the published ones, because software and hardware differ and five runs estimate a
@@ -199,14 +188,17 @@ def prior_degrees(excess: ArrayLike) -> Floats:
     return np.where(wanted > 0, 2 * half, np.inf)
 
 
-def variance_of(errors: Sequence[float], resolution: float) -> float:
-    """Return the unbiased variance, at least that of rounding to `resolution`, as runs can agree by chance.
+def variance_of(errors: ArrayLike, resolution: float = 0.0) -> Any:
+    """Return the unbiased variance over the last axis, 0 of a single run.
 
-    Raises:
-        ValueError: A number is not finite.
+    It is at least that of rounding to `resolution`, as runs can agree by chance.
     """
-    if not all(map(math.isfinite, errors)):
-        raise ValueError("numbers must be finite: handle diverged runs first")
-    # numpy returns a variance of 1e-34 for three times 0.1
-    variance = float(np.var(errors, ddof=1)) if len(set(errors)) > 1 else 0.0
-    return max(variance, resolution**2 / 12)
+    runs = np.asarray(errors, np.float64)
+    is_constant = (runs == runs[..., :1]).all(axis=-1)  # numpy returns a variance of 1e-34 for three times 0.1
+    variance = np.where(is_constant, 0.0, runs.var(axis=-1, ddof=min(1, runs.shape[-1] - 1)))
+    return plain(np.maximum(variance, resolution**2 / 12))
+
+
+def plain(value: Any) -> Any:
+    """Return a float for an array without axes."""
+    return float(value) if np.ndim(value) == 0 else value

@@ -26,6 +26,7 @@ from paperbench.compare.noise import (
     Prior,
     estimate_noise,
     prior_from_others,
+    variance_of,
 )
 from paperbench.compare.statistics import ANALYSES, difference_interval, median_variance, outcomes
 from paperbench.compare.verdicts import CellFacts
@@ -75,31 +76,26 @@ class Target:
         return cls(cell.tolerance, *published, cell.dataset, cell.column.metric)
 
 
-def priors_of(samples: Sequence[Floats], targets: Sequence[Target]) -> list[Prior[Any]]:
+def priors_of(samples: Sequence[Floats], targets: Sequence[Target]) -> list[Prior]:
     """Return the prior of each cell.
 
     Args:
         samples: Errors of each cell, of shape (tables, runs); the number of runs may differ.
     """
-    found: list[Prior[Any]] = [NO_PRIOR] * len(samples)
+    found: list[Prior] = [NO_PRIOR] * len(samples)
     kinds = [(target.dataset, target.metric) for target in targets]
     for kind in set(kinds):
         cells = [i for i, sample in enumerate(samples) if kinds[i] == kind and sample.shape[-1] >= MIN_RUNS_OF_NOISE]
         if cells:
-            variances = np.stack([_variance(samples[i], targets[i]) for i in cells], axis=-1)
-            values = prior_from_others(variances, np.array([samples[i].shape[-1] - 1.0 for i in cells]))
+            variances = np.stack([variance_of(samples[i], targets[i].resolution) for i in cells], axis=-1)
+            values: Any = prior_from_others(variances, np.array([samples[i].shape[-1] - 1.0 for i in cells]))
             for position, i in enumerate(cells):
                 found[i] = Prior(*(value[:, position] for value in values))
     return found
 
 
-def _variance(sample: Floats, target: Target) -> Floats:
-    rounding = target.resolution**2 / 12
-    return np.maximum(sample.var(axis=-1, ddof=1), rounding) if sample.shape[-1] > 1 else np.zeros(len(sample))
-
-
 def analyse(
-    sample: Floats, published: Floats | float, target: Target, prior: Prior[Any], level: float
+    sample: Floats, published: Floats | float, target: Target, prior: Prior, level: float
 ) -> tuple[Floats, Floats]:
     """Return both ends of the interval of one analysis, of shape (tables,); infinite where there is none.
 
@@ -108,17 +104,17 @@ def analyse(
         published: Published median, of shape (tables,) or one for all.
     """
     runs = sample.shape[-1]
-    variance = _variance(sample, target)
+    variance = variance_of(sample, target.resolution)
     own = estimate_noise(variance, runs, target.published_std, target.published_runs)
-    low, high = np.full(len(sample), -np.inf), np.full(len(sample), np.inf)
+    ends: Any = np.full(len(sample), -np.inf), np.full(len(sample), np.inf)
     if own is not None:
         interval = difference_interval(sample, published, target.published_runs, own, level)
-        low, high = interval.low, interval.high
+        ends = interval.low, interval.high
     if np.any(prior.degrees > 0):
         noise = prior.moderate(variance, runs - 1)
         interval = difference_interval(sample, published, target.published_runs, noise, level, target.published_std)
-        low, high = np.where(prior.degrees > 0, (interval.low, interval.high), (low, high))
-    return low, high
+        ends = np.where(prior.degrees > 0, (interval.low, interval.high), ends)
+    return ends[0], ends[1]
 
 
 def intervals(samples: Sequence[Floats], published: Sequence[Floats], targets: Sequence[Target]) -> Floats:

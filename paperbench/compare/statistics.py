@@ -17,7 +17,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,7 +29,7 @@ from scipy.special import (  # type: ignore[import-untyped]  # scipy.stats takes
     stdtrit,
 )
 
-from paperbench.compare.noise import NO_PRIOR, Floats, Noise, Number, Prior, Value
+from paperbench.compare.noise import NO_PRIOR, Floats, Noise, Number, Prior, plain, variance_of
 
 Decision = Literal["reproduced", "worse", "better", "underpowered"]
 
@@ -53,13 +53,7 @@ _NODES = 60
 
 @functools.cache
 def median_variance(n: int) -> float:
-    """Return the variance of the median of n independent standard normal numbers, exact to about 1e-12.
-
-    Raises:
-        ValueError: n is less than 1.
-    """
-    if n < 1:
-        raise ValueError(f"a median needs at least one number, not {n}")
+    """Return the variance of the median of n independent standard normal numbers, exact to about 1e-12."""
     beside = (n - 1) // 2  # numbers on either side of the middle one or two
     # Normalising by the sum avoids factorials. The trapezoidal rule converges exponentially, because the integrands
     # are analytic and vanish at both ends. The ends follow from 4 ndtr(x) ndtr(-x) <= exp(-x^2 / 2).
@@ -95,13 +89,7 @@ def hodges_lehmann(sample: ArrayLike) -> Number:
 
 
 def hodges_lehmann_variance(n: int) -> float:
-    """Return the variance of the Hodges-Lehmann estimate of n independent standard normal numbers, within 0.3 %.
-
-    Raises:
-        ValueError: n is less than 1.
-    """
-    if n < 1:
-        raise ValueError(f"an estimate needs at least one number, not {n}")
+    """Return the variance of the Hodges-Lehmann estimate of n independent standard normal numbers, within 0.3 %."""
     scaled = _HODGES_LEHMANN[n - 1] if n <= len(_HODGES_LEHMANN) else math.pi / 3 * (1 + 0.26 / n)
     return scaled / n
 
@@ -123,7 +111,7 @@ _HODGES_LEHMANN = (
 
 
 @dataclass(frozen=True)
-class Interval(Generic[Value]):
+class Interval:
     """Confidence interval of our error minus the published number, by two one-sided tests.
 
     Attributes:
@@ -133,22 +121,30 @@ class Interval(Generic[Value]):
         degrees: Degrees of freedom of the t distribution; null for the normal distribution.
     """
 
-    low: Value
-    high: Value
+    low: float
+    high: float
     level: float
-    difference: Value
-    standard_error: Value
-    degrees: Value | None
+    difference: float
+    standard_error: float
+    degrees: float | None
+
+    def p_beyond(self, tolerance: float) -> Any:
+        """Return the p-value of the null hypothesis that the true difference is within the tolerance.
+
+        It is below the interval's level only if `decide` returns worse or better.
+        """
+        degrees: Any = math.inf if self.degrees is None else self.degrees
+        return Contrast(self.difference, self.standard_error, degrees).p_beyond(tolerance)
 
 
 def difference_interval(
     errors: ArrayLike,
     published: Number,
     published_runs: int,
-    noise: Noise[Any],
+    noise: Noise,
     level: float,
     published_std: Number | None = None,
-) -> Interval[Any]:
+) -> Interval:
     """Return the interval of two one-sided tests for our errors minus the published median.
 
     With a cell's own noise our estimate is the median, with the table's the Hodges-Lehmann estimate. The published runs
@@ -165,7 +161,7 @@ def difference_interval(
         published_std: Standard deviation of the published runs in percentage points, or None if not printed.
 
     Raises:
-        ValueError: `errors` is empty, a number is not finite, or the level is not between 0 and 0.5.
+        ValueError: A number is not finite.
     """
     runs = np.asarray(errors, np.float64)
     n = runs.shape[-1]
@@ -175,18 +171,18 @@ def difference_interval(
     of_ours = hodges_lehmann_variance(n) if is_shared else median_variance(n)
     estimate = hodges_lehmann(runs) if is_shared else np.median(runs, axis=-1)
     ours = of_ours * noise.std**2
-    theirs = median_variance(published_runs) * noise.std**2
+    theirs: Any = median_variance(published_runs) * noise.std**2
     degrees: Any = noise.degrees
     if is_shared and published_std is not None:
         is_noisier = published_std > noise.std
         theirs = np.where(is_noisier, median_variance(published_runs) * published_std**2, theirs)
         satterthwaite = (ours + theirs) ** 2 / (ours**2 / degrees + theirs**2 / (published_runs - 1))
-        degrees = _plain(np.where(is_noisier, satterthwaite, degrees))
+        degrees = plain(np.where(is_noisier, satterthwaite, degrees))
     # round: 16.17 - 15.67 must not exceed a tolerance of 0.5
-    difference = _plain(np.round(estimate - published, 9))
-    standard_error = _plain(np.sqrt(ours + theirs))
-    reach = _quantile(level, degrees) * standard_error
-    return Interval(difference - reach, difference + reach, level, difference, standard_error, degrees)
+    difference = plain(np.round(estimate - published, 9))
+    standard_error = plain(np.sqrt(ours + theirs))
+    of_t = Contrast(difference, standard_error, math.inf if degrees is None else degrees)
+    return Interval(*of_t.interval(level), level, difference, standard_error, degrees)
 
 
 def decide(interval: Interval, tolerance: float) -> Decision:
@@ -202,20 +198,8 @@ def outcomes(low: Number, high: Number, tolerance: Number) -> tuple[Any, Any, An
     return is_within, low > tolerance, high < -tolerance
 
 
-def p_beyond_tolerance(interval: Interval, tolerance: float) -> float:
-    """Return the p-value of the null hypothesis that the true difference is within the tolerance.
-
-    It is below the interval's level only if `decide` returns worse or better.
-
-    Args:
-        tolerance: In percentage points.
-    """
-    p_value: float = _p_beyond(interval.difference, tolerance, interval.standard_error, interval.degrees)
-    return p_value
-
-
 @dataclass(frozen=True)
-class Contrast(Generic[Value]):
+class Contrast:
     """A weighted sum of means of independent samples, with Satterthwaite's degrees of freedom.
 
     Attributes:
@@ -224,42 +208,50 @@ class Contrast(Generic[Value]):
         degrees: Degrees of freedom; infinite if every sample is constant.
     """
 
-    estimate: Value
-    standard_error: Value
-    degrees: Value
+    estimate: float
+    standard_error: float
+    degrees: float
 
     def p_less(self, bound: float) -> Any:
         """Return the one-sided p-value for the alternative that the true contrast is less than `bound`."""
-        return _tail(bound - self.estimate, self.standard_error, self.degrees)
+        return self._tail(bound - self.estimate)
 
     def p_greater(self, bound: float) -> Any:
         """Return the one-sided p-value for the alternative that the true contrast is greater than `bound`."""
-        return _tail(self.estimate - bound, self.standard_error, self.degrees)
+        return self._tail(self.estimate - bound)
 
-    def interval(self, level: float) -> tuple[Value, Value]:
-        """Return both ends of the confidence interval with one-sided error level `level`.
-
-        Raises:
-            ValueError: The level is not between 0 and 0.5.
-        """
-        reach = _quantile(level, self.degrees) * self.standard_error
+    def interval(self, level: float) -> tuple[Any, Any]:
+        """Return both ends of the confidence interval with one-sided error level `level`."""
+        quantile = np.where(np.isinf(self.degrees), -ndtri(level), -stdtrit(self.degrees, level))
+        reach = plain(quantile) * self.standard_error
         return self.estimate - reach, self.estimate + reach
 
     def p_beyond(self, margin: float) -> Any:
-        """Return the p-value for the alternative that the true contrast is more than `margin` away from 0."""
-        return _p_beyond(self.estimate, margin, self.standard_error, self.degrees)
+        """Return the p-value for the alternative that the true contrast is more than `margin` away from 0.
+
+        It is the supremum over all values that are not, which is attained at the margin.
+        """
+        away = abs(self.estimate)
+        return plain(np.minimum(1.0, self._tail(away - margin) + self._tail(away + margin)))
 
     def p_equivalent(self, margin: float) -> Any:
         """Return the p-value of two one-sided tests (TOST) for a true contrast less than `margin` away from 0."""
-        return _tail(margin - abs(self.estimate), self.standard_error, self.degrees)
+        return self._tail(margin - abs(self.estimate))
+
+    def _tail(self, distance: float) -> Any:
+        """Return the probability that t exceeds distance / standard_error; 0 or 1 without any spread."""
+        has_spread = np.asarray(self.standard_error) > 0
+        t = distance / np.where(has_spread, self.standard_error, 1.0)
+        probability = np.where(np.isinf(self.degrees), ndtr(-t), stdtr(self.degrees, -t))
+        return plain(np.where(has_spread, probability, np.where(distance > 0, 0.0, 1.0)))
 
 
 def compute_contrast(
     samples: Sequence[ArrayLike],
     weights: Sequence[float],
     constant: float = 0.0,
-    priors: Sequence[Prior[Any]] = (),
-) -> Contrast[Any]:
+    priors: Sequence[Prior] = (),
+) -> Contrast:
     """Return the weighted sum of the samples' means minus an exactly known constant.
 
     `[a, b]` with weights `[1, -1]` is Welch's test, `[a]` with `[1]` and a constant is the one-sample t-test, and
@@ -272,14 +264,9 @@ def compute_contrast(
             from almost the same cells, so their parts of the variance are treated as one estimate.
 
     Raises:
-        ValueError: A sample has fewer than two numbers, a number is not finite, or the weights do not match the
-            samples.
+        ValueError: A number is not finite.
     """
-    if len(samples) != len(weights) or not samples:
-        raise ValueError(f"{len(samples)} samples and {len(weights)} weights")
     arrays = [np.asarray(sample, np.float64) for sample in samples]
-    if any(array.shape[-1] < 2 for array in arrays):
-        raise ValueError("a sample needs at least two numbers")
     if not all(np.isfinite(array).all() for array in (*arrays, np.array([*weights, constant]))):
         raise ValueError("numbers must be finite: handle diverged runs first")
     estimate: Any = -constant
@@ -288,9 +275,8 @@ def compute_contrast(
     from_samples, chance = [], []
     for array, weight, prior in zip(arrays, weights, priors or [NO_PRIOR] * len(arrays), strict=True):
         n = array.shape[-1]
-        is_constant = (array == array[..., :1]).all(axis=-1)  # numpy returns a variance of 1e-34 for three times 0.1
-        estimate = estimate + weight * np.where(is_constant, array[..., 0], array.mean(axis=-1))
-        own = np.where(is_constant, 0.0, array.var(axis=-1, ddof=1))
+        own = variance_of(array)
+        estimate = estimate + weight * np.where(np.equal(own, 0), array[..., 0], array.mean(axis=-1))
         scale = weight**2 / n / (prior.degrees + n - 1)
         from_prior = scale * prior.degrees * prior.variance
         from_priors = from_priors + from_prior
@@ -301,65 +287,14 @@ def compute_contrast(
     doubt = chance_of_priors**2 + sum(chance)
     degrees = np.where(variance > 0, variance**2 / np.where(doubt > 0, doubt, 1.0), np.inf)
     estimate = np.where(variance > 0, estimate, np.round(estimate, 9))  # ignore rounding errors of constants
-    return Contrast(_plain(estimate), _plain(np.sqrt(variance)), _plain(degrees))
+    return Contrast(plain(estimate), plain(np.sqrt(variance)), plain(degrees))
 
 
 def holm(p_values: Sequence[float], level: float) -> list[bool]:
-    """Return which null hypotheses Holm's procedure rejects at a family-wise error rate of `level`.
-
-    Raises:
-        ValueError: A p-value is not between 0 and 1.
-    """
-    if not all(0 <= p <= 1 for p in p_values):
-        raise ValueError("p-values must be between 0 and 1")
+    """Return which null hypotheses Holm's procedure rejects at a family-wise error rate of `level`."""
     rejected = [False] * len(p_values)
     for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
         if (len(p_values) - rank) * p_values[i] > level:
             break
         rejected[i] = True
     return rejected
-
-
-def binomial_standard_error(error_percent: float, images: int) -> float:
-    """Return the standard error of a test error, in percentage points, due to the finite test set.
-
-    Args:
-        error_percent: Test error in percent.
-        images: Size of the test set.
-
-    Raises:
-        ValueError: The error is not between 0 and 100, or `images` is not positive.
-    """
-    if not (0 <= error_percent <= 100 and images > 0):
-        raise ValueError(f"not a test error: {error_percent} % of {images} images")
-    return math.sqrt(error_percent * (100 - error_percent) / images)
-
-
-def _quantile(level: float, degrees: Number | None) -> Any:
-    """Return the t that is exceeded with probability `level`; without degrees of freedom, that of the normal one."""
-    if not 0 < level < 0.5:
-        raise ValueError(f"the level must be between 0 and 0.5, not {level}")
-    degrees = math.inf if degrees is None else degrees
-    return _plain(np.where(np.isinf(degrees), -ndtri(level), -stdtrit(degrees, level)))
-
-
-def _tail(distance: Number, standard_error: Number, degrees: Number | None) -> Any:
-    """Return the probability that t exceeds distance / standard_error; 0 or 1 without any spread."""
-    has_spread = np.asarray(standard_error) > 0
-    t = distance / np.where(has_spread, standard_error, 1.0)
-    degrees = math.inf if degrees is None else degrees
-    probability = np.where(np.isinf(degrees), ndtr(-t), stdtr(degrees, -t))
-    return _plain(np.where(has_spread, probability, np.where(distance > 0, 0.0, 1.0)))
-
-
-def _p_beyond(estimate: Any, margin: float, standard_error: Number, degrees: Number | None) -> Any:
-    """Return the p-value of the null hypothesis that the true value is at most `margin` away from 0.
-
-    It is the supremum over all such values, which is attained at the margin.
-    """
-    return _plain(np.minimum(1.0, sum(_tail(abs(estimate) + m, standard_error, degrees) for m in (-margin, margin))))
-
-
-def _plain(value: Any) -> Any:
-    """Return a float for an array without axes."""
-    return float(value) if np.ndim(value) == 0 else value

@@ -1,11 +1,4 @@
-"""Whether a published result is reproduced: one verdict per cell.
-
-reproduced      our error is within the tolerance of the published median, or fails as published
-worse, better   our error is beyond the tolerance, higher or lower
-underpowered    too few runs or too much noise for a verdict
-not comparable  our runs are not the paper's experiment
-not run         no run has ended
-"""
+"""Whether a published result is reproduced: one verdict per cell. `report.report.MEANINGS` says what verdicts mean."""
 
 from __future__ import annotations
 
@@ -26,7 +19,6 @@ from paperbench.compare.statistics import (
     Interval,
     decide,
     difference_interval,
-    p_beyond_tolerance,
 )
 from paperbench.errors import count
 from paperbench.specs.cell import Cell
@@ -188,17 +180,11 @@ def assess_cell(cell: Cell, evidence: Evidence) -> CellFacts:
         figure=cell.row.figure,
         published=cell.published,
         home=cell.home,
-        verdict=assessment.verdict,
-        reason=assessment.reason,
         differs=False,
-        analysis=assessment.analysis,
         failures=FailureCount.total(counts) if counts else None,
-        shift=assessment.shift,
         difference=difference,
-        interval=assessment.interval,
-        p_value=assessment.p_value,
-        noise=assessment.noise,
         nets=nets,
+        **vars(assessment),
     )
 
 
@@ -316,7 +302,7 @@ def _analyse(cell: Cell, errors: Sequence[float], number: int, level: float, pri
         interval,
         noise,
         shift=interval.difference if is_shifted else None,
-        p_value=min(1.0, p_beyond_tolerance(interval, cell.tolerance) * FIRST_ALPHA / level),
+        p_value=min(1.0, interval.p_beyond(cell.tolerance) * FIRST_ALPHA / level),
     )
 
 

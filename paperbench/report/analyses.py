@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from paperbench.analysis.record import ALL, Analysis, Health, Modules, Passes, Spectrum
 from paperbench.errors import PaperbenchError, count, nearest
 from paperbench.report.csv_format import as_csv
-from paperbench.report.grid import Grid, as_markdown, as_text, escape_markdown, paragraph
+from paperbench.report.grid import NOTHING, Grid, as_markdown, as_text, escape_markdown, paragraph
 
 if TYPE_CHECKING:
     import pandas
@@ -386,7 +386,7 @@ def singular(spectrum: Spectrum, name: str) -> float | None:
 def _number(values: Sequence[float | None], choose: Callable[[list[float]], float] = statistics.median) -> str:
     """Format one of the values of several seeds, by default their median; "-" unless all have one."""
     found = [value for value in values if value is not None]
-    return f"{choose(found):.3g}" if found and len(found) == len(values) else "-"
+    return f"{choose(found):.3g}" if found and len(found) == len(values) else NOTHING
 
 
 def _ratio(value: float, other: float) -> float | None:

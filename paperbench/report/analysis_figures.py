@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import numpy as np
 from matplotlib import style
@@ -17,16 +17,18 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from paperbench.analysis.record import Analysis
-from paperbench.errors import PaperbenchError, one_line
+from paperbench.errors import PaperbenchError
 from paperbench.report.analyses import SINGULAR, Analyses, AnalysisGroup, by_unit, singular
-from paperbench.report.figures import COLOURS, DASHES, MARKERS, N_MARKERS, PAGE, STYLE, to_bytes
+from paperbench.report.figures import COLOURS, DASHES, MARKERS, PAGE, STYLE, figure_of, markers, to_bytes, wrapped
 
 __all__ = ["draw", "to_bytes"]
 
 ROW = 1.75
 """Height of a row of panels in inches."""
+_CHARACTERS = 42  # of a line of a title or of the legend
+_LENGTH = "length in units"
 
-Points = tuple[Sequence[float], Sequence[float | None]]
+Values = Sequence[float | None]
 Block = tuple[float, Callable[[SubFigure], None]]
 """A part of a figure: its height in inches, and what draws it."""
 
@@ -37,13 +39,13 @@ class _Panel:
 
     Attributes:
         gid: Names the lines.
-        points: Returns what is drawn of one analysis.
+        values: Returns what is drawn of one analysis, from one unit, chain or length to the next.
         x: The horizontal axis; stages are marked in "unit l".
     """
 
     gid: str
     title: str
-    points: Callable[[Analysis], Points]
+    values: Callable[[Analysis], Values]
     x: str = "unit l"
     scales: tuple[str, str] = ("linear", "log")
 
@@ -67,14 +69,12 @@ def draw(analyses: Analyses, minus: Analyses | None = None) -> Figure:
     notes = [everything.conditions, "Vertical lines: a new stage begins."]
     notes += ["Bold: median; faint: each seed."] if any(len(group.analyses) > 1 for group in groups) else []
     notes += ["Dashed: error of the whole net."] if any(one.left_out for one in everything) else []
-    notes = textwrap.wrap(one_line(" ".join(notes)), round(20 * PAGE), break_on_hyphens=False)
     heights = [height for height, _ in blocks]
     with style.context([STYLE], after_reset=True):
-        figure = Figure((PAGE, sum(heights) + 0.13 * len(notes)), layout="constrained")
+        figure = figure_of(PAGE, sum(heights), [" ".join(notes)])
         parts = figure.subfigures(len(blocks), 1, squeeze=False, height_ratios=heights)[:, 0]
         for part, (_, draw_on) in zip(parts, blocks, strict=True):
             draw_on(part)
-        figure.supxlabel("\n".join(notes), fontsize=6.5, color="0.3", x=0.01, ha="left", linespacing=1.3)
     return figure
 
 
@@ -86,56 +86,47 @@ def _panels(groups: Sequence[AnalysisGroup]) -> Iterator[_Panel]:
         ("gradient_norm", "gradient, norm of dE/dx_l"),
         ("direct_norm", "its part by shortcuts alone, norm"),
     ):
-        yield _Panel(column, title, partial(_of_units, column=column))
+        yield _Panel(column, title, partial(by_unit, column=column))
     measured = [one for group in groups for one in group.analyses]
     for name, title in SINGULAR:
-        units, chains = partial(_of_spectra, name=name), partial(_of_chains, name=name)
+        units, chains = (partial(_of_spectra, of=of, name=name) for of in ("units", "chains"))
         if any(map(_has_numbers, map(units, measured))):
             yield _Panel(f"{name} of units", f"units: {title}", units)
         if any(map(_has_numbers, map(chains, measured))):
-            on_logs = ("length in units", ("log", "log"))
-            yield _Panel(f"{name} of chains", f"chains up to x_L: {title}", chains, *on_logs)
-    if any(one.paths for one in measured):
-        yield _Panel("path norms", "gradient by path length, norm", partial(_of_paths, name="norm"), "path length")
-        share = partial(_of_paths, name="share")
-        yield _Panel("path shares", "gradient by path length, share", share, "path length", ("linear", "linear"))
+            yield _Panel(f"{name} of chains", f"chains up to x_L: {title}", chains, _LENGTH, ("log", "log"))
+    for name, scale in (("norm", "log"), ("share", "linear")) if any(one.paths for one in measured) else ():
+        parts = partial(_of_paths, name=name)
+        yield _Panel(f"path {name}s", f"gradient by path length, {name}", parts, "path length", ("linear", scale))
     if any(one.left_out for one in measured):
         yield _Panel("left out", "error in % without unit l", _of_left_out, scales=("linear", "linear"))
 
 
-def _has_numbers(points: Points) -> bool:
-    return any(y is not None and np.isfinite(y) for y in points[1])
+def _has_numbers(values: Values) -> bool:
+    return any(value is not None and np.isfinite(value) for value in values)
 
 
-def _of_units(one: Analysis, column: str) -> Points:
-    values = by_unit(one, column)
-    return range(len(values)), values
+def _of_spectra(one: Analysis, of: Literal["units", "chains"], name: str) -> Values:
+    return [singular(spectrum, name) for spectrum in getattr(one.jacobians, of)] if one.jacobians else ()
 
 
-def _of_spectra(one: Analysis, name: str) -> Points:
-    spectra = one.jacobians.units if one.jacobians else ()
-    return [spectrum.first for spectrum in spectra], [singular(spectrum, name) for spectrum in spectra]
+def _of_paths(one: Analysis, name: str) -> Values:
+    values: Values = getattr(one.paths, name) if one.paths else ()
+    return values
 
 
-def _of_chains(one: Analysis, name: str) -> Points:
-    spectra = one.jacobians.chains if one.jacobians else ()
-    return [chain.last - chain.first + 1 for chain in spectra], [singular(chain, name) for chain in spectra]
+def _of_left_out(one: Analysis) -> Values:
+    return one.left_out.without if one.left_out else ()
 
 
-def _of_paths(one: Analysis, name: str) -> Points:
-    values = getattr(one.paths, name) if one.paths else ()
-    return range(len(values)), values
-
-
-def _of_left_out(one: Analysis) -> Points:
-    errors = one.left_out.without if one.left_out else ()
-    return range(len(errors)), errors
+def _lengths(one: Analysis) -> Sequence[float]:
+    """Return how many units each chain has."""
+    return [chain.last - chain.first + 1 for chain in one.jacobians.chains] if one.jacobians else ()
 
 
 def _lines(groups: Sequence[AnalysisGroup]) -> Block:
     """Return panels with a line for each net, and their legend."""
     panels = list(_panels(groups))
-    names = [_wrapped(group.label) for group in groups]
+    names = [wrapped(group.label, _CHARACTERS) for group in groups]
     n_rows = (len(panels) + 1) // 2
     n_lines = sum(max(text.count("\n") + 1 for text in names[i : i + 2]) for i in range(0, len(names), 2))
 
@@ -153,17 +144,17 @@ def _lines(groups: Sequence[AnalysisGroup]) -> Block:
 
 def _draw_panel(axes: Axes, panel: _Panel, groups: Sequence[AnalysisGroup]) -> None:
     for number, group in enumerate(groups):
-        found = [panel.points(one) for one in group.analyses]
-        xs = max((xs for xs, _ in found), key=len)
-        seeds = np.array([[*ys, *[None] * (len(xs) - len(ys))] for _, ys in found], dtype=float)
+        found = [panel.values(one) for one in group.analyses]
+        xs: Sequence[float] = range(max(map(len, found)))
+        if panel.x == _LENGTH:
+            xs = max(map(_lengths, group.analyses), key=len)
+        seeds = np.array([[*ys, *[None] * (len(xs) - len(ys))] for ys in found], dtype=float)
         colour, gid = COLOURS[number], f"{panel.gid} of {group.label}"
         for one, ys in zip(group.analyses, seeds, strict=True):
             if len(seeds) > 1:
                 axes.plot(xs, ys, color=colour, linewidth=0.5, alpha=0.35, gid=f"{gid}, seed {one.seed}")
         median = np.median(seeds, axis=0)  # none where a seed has no value
-        step = max(1, len(xs) // N_MARKERS)
-        every = (number * step // len(COLOURS), step)
-        axes.plot(xs, median, color=colour, marker=MARKERS[number], markevery=every, gid=gid)
+        axes.plot(xs, median, color=colour, gid=gid, **markers(number, len(xs)))
         wholes = [one.left_out.whole for one in group.analyses if one.left_out and panel.gid == "left out"]
         if wholes:
             axes.axhline(float(np.median(wholes)), color=colour, linestyle=DASHES, linewidth=0.8, gid=f"whole {gid}")
@@ -241,13 +232,9 @@ def _draw_map(
     axes: Axes, group: AnalysisGroup, values: np.ndarray, norm: Normalize, colours: str, title: str
 ) -> AxesImage:
     image = axes.imshow(values, norm=norm, cmap=colours, aspect="auto", origin="lower", interpolation="nearest")
-    axes.set(title=_wrapped(title), xlabel="unit l", ylabel="channel", facecolor="0.9")
+    axes.set(title=wrapped(title, _CHARACTERS), xlabel="unit l", ylabel="channel", facecolor="0.9")
     for unit in group.borders:
         axes.axvline(unit - 0.5, color="white", linewidth=0.6)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(5, integer=True))
     return image
-
-
-def _wrapped(text: str) -> str:
-    return textwrap.fill(one_line(text)[:200], 42)

@@ -41,11 +41,6 @@ class RunCurve:
     counted: bool = True
     problem: str = ""
 
-    @property
-    def is_prefix(self) -> bool:
-        """Whether the run has not ended."""
-        return self.record.status == "partial"
-
     def points(self, measure: CurveMeasure) -> list[tuple[int, float]]:
         """Return (iteration, value) where the run measured a value; NaN where a training value is not finite."""
         always = measure.startswith("train")
@@ -84,7 +79,7 @@ class Curve:
     @property
     def is_prefix(self) -> bool:
         """Whether no run has ended."""
-        return all(run.is_prefix for run in self.runs)
+        return all(run.record.status == "partial" for run in self.runs)
 
     @property
     def state(self) -> str:
@@ -126,19 +121,17 @@ class Curve:
         medians = {i: statistics.median(math.inf if math.isnan(v[i]) else v[i] for v in found) for i in common}
         return [(i, value if math.isfinite(value) else math.nan) for i, value in medians.items()]
 
-    def epochs(self, iteration: int) -> float:
-        """Return how many passes over the training set some iterations are; NaN if no history says it."""
-        lines = (line for run in self.runs for line in reversed(run.lines) if line.epoch > 0)
-        return next((iteration * line.epoch / line.iteration for line in lines), math.nan)
-
     @property
     def farthest(self) -> int:
         """The last iteration of any of its histories; 0 without any."""
         return max((run.lines[-1].iteration for run in self.runs if run.lines), default=0)
 
     def unit(self, x: XAxis) -> float:
-        """Return how many iterations or epochs an iteration is."""
-        return 1.0 if x == "iterations" else self.epochs(1)
+        """Return how many iterations, or passes over the training set, an iteration is; NaN if no history says it."""
+        if x == "iterations":
+            return 1.0
+        lines = (line for run in self.runs for line in reversed(run.lines) if line.epoch > 0)
+        return next((line.epoch / line.iteration for line in lines), math.nan)
 
     def __repr__(self) -> str:
         return f"<curves of {self.name}: {count(len(self.runs), 'run')}>"
@@ -258,7 +251,7 @@ def notes_on(curves: Sequence[Curve], comparison: Comparison, figure: str | None
     others = {run for net in nets for group in net.others for run in group.ids}
     if others:
         notes.append(f"Not drawn: {count(len(others), 'run')} of these nets in other precision, versions or data.")
-    if any(run.is_prefix for curve in curves for run in curve.runs):
+    if any(run.record.status == "partial" for curve in curves for run in curve.runs):
         notes.append("Prefix: a run that has not ended.")
     return notes
 

@@ -133,9 +133,6 @@ class Drawing:
     height: float
     shapes: tuple[Shape, ...]
 
-    def __repr__(self) -> str:
-        return f"<drawing {self.title!r}: {self.width:.0f} x {self.height:.0f} points>"
-
 
 _EMPTY = Drawing("", "", 0, 0, ())
 

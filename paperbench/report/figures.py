@@ -68,7 +68,7 @@ def draw_curves(
     width = left + COLUMN if columns == 1 else PAGE
     heights = [2.15 + 0.15 * max(map(_lines_beside, row)) for row in rows]
     with style.context([STYLE], after_reset=True):
-        figure = _figure(width, sum(heights), [*notes, _key(panels)], left)
+        figure = figure_of(width, sum(heights), [*notes, _key(panels)], left)
         grid = figure.add_gridspec(len(rows), columns, height_ratios=heights)
         for i, row in enumerate(rows):
             for j, panel in enumerate(row):
@@ -93,16 +93,16 @@ def draw_depth(points: Sequence[DepthPoint], notes: Sequence[str] = ()) -> Figur
     key = ["Hollow, dashed: published."] * any(point.published is not None for point in points)
     key += ["Filled, solid: median of our runs; dots: each run."] * any(point.runs for point in points)
     key += ["At the top edge: failed, or diverged."] * any(math.inf in (p.published, *p.runs) for p in points)
-    height = 3.4 * rows + 0.16 * sum(_wrapped(net).count("\n") + 1 for net in nets[::columns])
+    height = 3.4 * rows + 0.16 * sum(wrapped(net).count("\n") + 1 for net in nets[::columns])
     with style.context([STYLE], after_reset=True):
-        figure = _figure(PAGE if columns == 2 else COLUMN, height, [" ".join([*notes, *key])])
+        figure = figure_of(PAGE if columns == 2 else COLUMN, height, [" ".join([*notes, *key])])
         grid = figure.add_gridspec(2 * rows, columns, height_ratios=[2, 1.3] * rows)
         for i, panel in enumerate(panels):
             errors = figure.add_subplot(grid[i // 2 * 2, i % 2])
             gains = figure.add_subplot(grid[i // 2 * 2 + 1, i % 2], sharex=errors)
             _draw_depths(errors, gains, [point for point in points if point.panel == panel], looks)
         handles = [Line2D([], [], **look) for look in looks.values()]
-        figure.legend(handles, map(_wrapped, nets), loc="outside upper center", ncols=columns, frameon=False)
+        figure.legend(handles, map(wrapped, nets), loc="outside upper center", ncols=columns, frameon=False)
     return figure
 
 
@@ -110,7 +110,7 @@ def _draw_depths(errors: Axes, gains: Axes, points: Sequence[DepthPoint], looks:
     finite = [e for point in points for e in (point.published, *point.runs) if e is not None and math.isfinite(e)]
     low, high = min(finite, default=0.0), max(finite, default=100.0)
     bottom, top = max(0.0, 1.2 * low - 0.2 * high), 1.1 * high - 0.1 * low + 0.1
-    errors.set(title=_wrapped(points[0].panel), xscale="log", ylabel="test error in %", ylim=(bottom, top))
+    errors.set(title=wrapped(points[0].panel), xscale="log", ylabel="test error in %", ylim=(bottom, top))
     errors.tick_params(labelbottom=False)
     gains.set(xlabel="depth", ylabel="gain over original\nunit (points)")
     depths = sorted({point.depth for point in points})
@@ -134,7 +134,7 @@ def _draw_depths(errors: Axes, gains: Axes, points: Sequence[DepthPoint], looks:
         gains.set(yticks=(), ylabel="no original unit\nof equal depth")
 
 
-def _figure(width: float, height: float, notes: Sequence[str], left: float = 0.0) -> Figure:
+def figure_of(width: float, height: float, notes: Sequence[str], left: float = 0.0) -> Figure:
     """Return a figure with notes below, and room at its left; sizes in inches, the height without the notes."""
     characters = round(20 * (width - left))
     lines = [line for one in notes for line in textwrap.wrap(one_line(one)[:1000], characters, break_on_hyphens=False)]
@@ -182,21 +182,21 @@ def _values(panel: CurvePanel, measure: CurveMeasure) -> Iterator[float]:
     return (value for curve in panel.curves for run in curve.runs for _, value in run.points(measure))
 
 
-def _wrapped(text: str) -> str:
+def wrapped(text: str, characters: int = 48) -> str:
     """Break a title or a name in the legend so that it fits a column."""
-    return textwrap.fill(one_line(text)[:200], 48)
+    return textwrap.fill(one_line(text)[:200], characters)
 
 
 def _lines_beside(panel: CurvePanel) -> int:
     """Return the number of lines of text above and below a panel."""
-    return sum(_wrapped(text).count("\n") + 1 for text in (panel.title, *panel.legend))
+    return sum(wrapped(text).count("\n") + 1 for text in (panel.title, *panel.legend))
 
 
 def _draw_panel(axes: Axes, panel: CurvePanel, x: XAxis) -> None:
     errors = axes.twinx()
     low, high = panel.loss_limits
     last = panel.extent(x)
-    axes.set(title=_wrapped(panel.title), xlim=(0, last), yscale="log", ylim=(low / 1.2, high * 1.2))
+    axes.set(title=wrapped(panel.title), xlim=(0, last), yscale="log", ylim=(low / 1.2, high * 1.2))
     is_long = x == "iterations" and last >= 20_000
     axes.set(ylabel="training loss (dashed)", xlabel=f"{x} (\N{MULTIPLICATION SIGN}10⁴)" if is_long else x)
     axes.xaxis.set_major_locator(MaxNLocator(7 if is_long else 5))
@@ -217,7 +217,7 @@ def _draw_panel(axes: Axes, panel: CurvePanel, x: XAxis) -> None:
             (mark,) = errors.plot(end, curve.reported, "<", clip_on=False, zorder=5, gid=f"reported of {curve.name}")
             mark.set(markerfacecolor="white", markeredgecolor=COLOURS[number], markersize=4)
     handles = [Line2D([], [], color=COLOURS[number], marker=MARKERS[number]) for number, _ in enumerate(panel.curves)]
-    legend = axes.legend(handles, map(_wrapped, panel.legend), loc="upper center", bbox_to_anchor=(0.5, -0.24))
+    legend = axes.legend(handles, map(wrapped, panel.legend), loc="upper center", bbox_to_anchor=(0.5, -0.24))
     legend.set(frame_on=False)
 
 
@@ -231,11 +231,14 @@ def _draw_curve(axes: Axes, curve: Curve, measure: CurveMeasure, number: int, x:
         if run.record.status != "finished":
             _mark_end(axes, run, measure, unit, colour)
     xs, ys = _line(curve.median(measure), unit)
-    markers: dict[str, Any] = {}
-    if measure == "test_error" and xs:
-        step = max(1, len(xs) // N_MARKERS)
-        markers = {"marker": MARKERS[number], "markevery": (number * step // len(COLOURS), step)}
-    axes.plot(xs, ys, color=colour, linestyle=dashes, gid=f"{measure} of {curve.name}", **markers)
+    marks = markers(number, len(xs)) if measure == "test_error" else {}
+    axes.plot(xs, ys, color=colour, linestyle=dashes, gid=f"{measure} of {curve.name}", **marks)
+
+
+def markers(number: int, points: int) -> dict[str, Any]:
+    """Return how to mark a line of so many points, at other points than lines of other numbers."""
+    step = max(1, points // N_MARKERS)
+    return {"marker": MARKERS[number], "markevery": (number * step // len(COLOURS), step)}
 
 
 def _mark_end(axes: Axes, run: RunCurve, measure: CurveMeasure, unit: float, colour: str) -> None:

@@ -15,6 +15,7 @@ from paperbench.specs.experiment import Column
 from paperbench.specs.table import Table
 from paperbench.streams import MIN_WIDTH, wrapped
 
+NOTHING = "-"
 MAX_PROSE_WIDTH = 120
 _MIN_PROSE_WIDTH = 14  # of a column, while others can still be narrower
 _GAP = 2  # between columns
@@ -133,7 +134,7 @@ def published(cell: Cell) -> str:
     """Format a published result as the paper prints it."""
     expected, decimals = cell.expected, cell.defaults.decimals
     if expected.value == "unprinted":
-        return "-"
+        return NOTHING
     if cell.number is None:
         return "fail"
     mean = ""

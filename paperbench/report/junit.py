@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 from paperbench import __version__
 from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, Requirement
-from paperbench.report.grid import published
+from paperbench.report.grid import NOTHING, published
 from paperbench.report.report import CellReport, Report, format_interval, method, percent
 
 _FORBIDDEN = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # by XML 1.0, 2.2
@@ -118,7 +118,7 @@ def _details(report: CellReport, notes: Iterable[str]) -> Iterator[str]:
     yield from notes
     for net in report.nets:
         shown = net.net.shown
-        runs = f"{shown.conditions}; test error (%) by seed from 0: {net.errors or '-'}" if shown else "no runs"
+        runs = f"{shown.conditions}; test error (%) by seed from 0: {net.errors or NOTHING}" if shown else "no runs"
         yield f"{net.name}: {runs}"
         yield from (f"{net.name}: not pooled: {text}" for text in net.others)
         yield from (f"external: {text}" for text in net.external_results() if net.ours)

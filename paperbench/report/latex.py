@@ -15,8 +15,8 @@ from typing import Literal
 from pylatexenc.latexencode import RULE_DICT, RULE_REGEX, UnicodeToLatexConversionRule, UnicodeToLatexEncoder
 
 from paperbench import __version__
-from paperbench.report.grid import FORMULA, NUMBERS, Lines, Marked, fitted
-from paperbench.report.report import NOTHING, Report
+from paperbench.report.grid import FORMULA, NOTHING, NUMBERS, Lines, Marked, fitted
+from paperbench.report.report import Report
 
 _CHARACTERS = 102  # a row of this length is scaled down to about 6.5 points in the article class
 _NOTE_LINE = 100  # characters in a line of notes in the article class

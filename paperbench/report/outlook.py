@@ -8,8 +8,7 @@ from paperbench.compare.noise import MIN_RUNS_OF_NOISE
 from paperbench.compare.power import WORSE_BY, CellOutlook, NextRuns, Outlook
 from paperbench.compare.statistics import FIRST_ALPHA
 from paperbench.errors import count
-from paperbench.report.grid import Grid, as_text, paragraph
-from paperbench.report.report import NOTHING
+from paperbench.report.grid import NOTHING, Grid, as_text, paragraph
 
 _MAX_CELLS_NAMED = 2
 _MAX_NEXT = 8

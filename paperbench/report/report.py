@@ -17,15 +17,14 @@ from paperbench.compare.comparison import Comparison
 from paperbench.compare.deviations import Deviation
 from paperbench.compare.evidence import GroupFacts, RunFacts, errors_of
 from paperbench.compare.failures import FailureCount
-from paperbench.compare.statistics import FIRST_ALPHA, SECOND_ALPHA, Interval, binomial_standard_error
+from paperbench.compare.statistics import FIRST_ALPHA, SECOND_ALPHA, Interval
 from paperbench.compare.verdicts import CellFacts, NetFacts, Verdict
 from paperbench.errors import count
-from paperbench.report.grid import AddedColumn, Grid, Marked, paper_grid
+from paperbench.report.grid import NOTHING, AddedColumn, Grid, Marked, paper_grid
 from paperbench.runs.record import Record
 from paperbench.specs.cell import Cell
 from paperbench.specs.experiment import Column
 
-NOTHING = "-"
 MIN_RUNS_FOR_OUTLIERS = 4
 OUTLIER_MADS = 3
 
@@ -500,7 +499,8 @@ def _test_set_noise(comparison: Comparison) -> Iterator[str]:
         number = comparison.table.cell(compared.id).number
         by_size.setdefault(DATASETS[compared.dataset].test_images, []).append(number or 0.0)
     for images, errors in by_size.items():
-        of_each = [f"{binomial_standard_error(e, images):.2f} points at {e:.2f} %" for e in (min(errors), max(errors))]
+        ends = min(errors), max(errors)
+        of_each = [f"{math.sqrt(e * (100 - e) / images):.2f} points at {e:.2f} %" for e in ends]
         yield (
             f"On other test images errors would vary: the binomial standard error on {images:,} is "
             f"{', '.join(dict.fromkeys(of_each))}. No verdict includes it, as our errors and the published ones are "

@@ -6,10 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from paperbench.errors import count, duration, listing, one_line
-from paperbench.report.grid import Grid, as_text, paragraph
+from paperbench.report.grid import NOTHING, Grid, as_text, paragraph
 from paperbench.runs.status import STATES, RunProgress, RunStatus, TableStatus
-
-_NOTHING = "-"  # as in report.report, whose import takes half a second
 
 
 def render(status: TableStatus) -> str:
@@ -35,7 +33,7 @@ def _blocks(status: TableStatus) -> Iterator[str]:
     for cell, runs in status.cells.items():
         of_cell = Counter(run.state for run in runs)
         rows.append(
-            (cell, f"{len(runs):,}", *(f"{of_cell[state]:,}" if of_cell[state] else _NOTHING for state in STATES))
+            (cell, f"{len(runs):,}", *(f"{of_cell[state]:,}" if of_cell[state] else NOTHING for state in STATES))
         )
     yield as_text(Grid(("cell", "runs", *STATES), tuple(rows), ("left", *("right",) * (1 + len(STATES)))))
     if status.others:
@@ -65,9 +63,9 @@ def _running(running: list[tuple[RunStatus, RunProgress]]) -> Grid:
             (
                 _name(run),
                 f"{progress.iteration:,} of {progress.iterations:,}",
-                _NOTHING if speed is None else f"{speed:,.{1 if speed < 10 else 0}f}",
-                "final test" if is_trained else _NOTHING if left is None else duration(left),
-                progress.job or _NOTHING,
+                NOTHING if speed is None else f"{speed:,.{1 if speed < 10 else 0}f}",
+                "final test" if is_trained else NOTHING if left is None else duration(left),
+                progress.job or NOTHING,
             )
         )
     headers = ("running", "iterations", "images/s", "time left", "Slurm job")

@@ -8,8 +8,8 @@ from typing import Literal
 
 from paperbench.compare.claims import ClaimVerdict, Standing
 from paperbench.errors import PaperbenchError
-from paperbench.report.grid import Grid, as_markdown, as_text, escape_markdown, paragraph, published
-from paperbench.report.report import NOTHING, Report, method
+from paperbench.report.grid import NOTHING, Grid, as_markdown, as_text, escape_markdown, paragraph, published
+from paperbench.report.report import Report, method
 from paperbench.runs.history import History
 from paperbench.runs.record import Record
 from paperbench.runs.store import Store

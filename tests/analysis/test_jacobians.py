@@ -219,17 +219,6 @@ def test_equal_subjects_give_equal_bits() -> None:
     assert one == two
 
 
-@pytest.mark.parametrize("small", [0, 2048])
-def test_nothing_changes_in_the_net(small: int) -> None:
-    of = subject("original", "identity", by_batch=False)
-    before = {name: tensor.clone() for name, tensor in of.model.state_dict().items()}
-    random = torch.get_rng_state()
-    jacobians(of, steps=1, small=small)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in of.model.state_dict().items())
-    assert all(tensor.grad is None for tensor in of.model.parameters())
-    assert torch.equal(torch.get_rng_state(), random)
-
-
 def test_smaller_images_are_means_of_regions() -> None:
     (case,) = of_net(resolve_net("preact_resnet20", {"depth": 8}, Path(), "digits"), ROOT)
     own, smaller = (subject_of(case, AnalysisOptions(images=2, size=size), torch.device("cpu")) for size in (None, 8))

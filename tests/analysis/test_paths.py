@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import pytest
@@ -14,8 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paperbench.analysis.cases import Case
+from paperbench.analysis.health import measure_modules
+from paperbench.analysis.jacobians import jacobians
 from paperbench.analysis.paths import gradient_by_length, leave_out, split_gradient
-from paperbench.analysis.walk import Subject
+from paperbench.analysis.walk import Subject, measure
 from paperbench.catalogue import resolve
 from paperbench.data.dataset import ImageDataset
 from paperbench.errors import PaperbenchError
@@ -178,10 +180,12 @@ def test_errors_without_a_unit_are_those_of_zeroed_weights(name: str, kwargs: di
     assert any(error != found.whole for error in found.without)
 
 
-@pytest.mark.parametrize("measure", [gradient_by_length, leave_out])
+@pytest.mark.parametrize(
+    "measure", [measure, gradient_by_length, leave_out, measure_modules, jacobians, partial(jacobians, small=0)]
+)
 def test_net_is_bit_equal_afterwards(measure: Any) -> None:
     model, images, labels = tiny("resnet110_dropout_shortcut")
-    subject = Subject(model, images, labels, by_batch=measure is gradient_by_length, dtype=torch.float64)
+    subject = Subject(model.float(), images, labels, by_batch=measure is not leave_out, dtype=torch.float64)
     nets = model, subject.model
     before = [copy.deepcopy(net.state_dict()) for net in nets]
     draws = torch.get_rng_state()
@@ -189,6 +193,8 @@ def test_net_is_bit_equal_afterwards(measure: Any) -> None:
     for net, state in zip(nets, before, strict=True):
         assert all(torch.equal(tensor, state[key]) for key, tensor in net.state_dict().items())
     assert torch.equal(torch.get_rng_state(), draws)
+    assert model.training
+    assert all(parameter.requires_grad and parameter.dtype == torch.float32 for parameter in model.parameters())
 
 
 @pytest.mark.parametrize(("trained", "batch_norm"), [(False, "averages"), (True, "batch")])

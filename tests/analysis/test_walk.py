@@ -18,6 +18,7 @@ from paperbench.models import ResidualNet
 from paperbench.models.residual_unit import ResidualUnit
 from paperbench.models.shortcuts import GatedAddition
 from tests.analysis import matrices
+from tests.models import test_against_reference
 
 LABELS = torch.tensor([3, 7])
 SEED = 11
@@ -36,19 +37,8 @@ def images_for(net: Net) -> Tensor:
 
 
 def randomised(net: Net) -> ResidualNet:
-    """A net with random scales, shifts, biases and statistics of BN, since initial values can hide errors."""
-    model, source = ResidualNet(net), torch.Generator().manual_seed(1)
-    model.init_weights(torch.Generator().manual_seed(1))
-    for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            for tensor, low in ((module.weight, 0.5), (module.bias, -0.5), (module.running_var, 0.5)):
-                assert tensor is not None
-                tensor.data.uniform_(low, low + 1, generator=source)
-            assert module.running_mean is not None
-            module.running_mean.uniform_(-0.5, 0.5, generator=source)
-        elif isinstance(module, nn.Conv2d | nn.Linear) and module.bias is not None:
-            module.bias.data.uniform_(-2, 0.5, generator=source)
-    return model
+    """The net in float32, as it is trained."""
+    return test_against_reference.randomised(net).float()
 
 
 def measured(model: ResidualNet, *, by_batch: bool = True, device: str = "cpu") -> Measurements:
@@ -281,14 +271,3 @@ def test_preactivation_is_asymmetric_activation_after_addition() -> None:  # Fig
     *_, last = at.forward()
     torch.testing.assert_close(last.output, y, rtol=0, atol=0)
     torch.testing.assert_close(at.model.tail(last.output), activated, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("by_batch", [True, False])
-def test_measuring_changes_nothing_in_the_net(by_batch: bool) -> None:
-    model = randomised(resolve("preact_resnet110", depth=8))
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    measured(model, by_batch=by_batch)
-    after = model.state_dict()
-    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
-    assert model.training
-    assert all(parameter.requires_grad and parameter.dtype == torch.float32 for parameter in model.parameters())

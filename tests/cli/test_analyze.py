@@ -87,15 +87,6 @@ def test_the_second_net_is_subtracted(run: Run, results: Path) -> None:
     assert len(read_analyses(results)[0]) == 2
 
 
-def test_pictures_without_matplotlib_say_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "paperbench.report.analysis_figures", raising=False)
-    monkeypatch.delitem(sys.modules, "paperbench.report.figures", raising=False)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    code, _, err = run("analyze", *NET, "--format", "svg")
-    assert code == 2
-    assert "pip install matplotlib" in err
-
-
 @FULL
 def test_nothing_but_its_own_lines_is_printed_on_stderr(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}

@@ -2,40 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import redirect_stdout
-from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from paperbench.runs.external import write_external
-from paperbench.runs.history import HistoryLine, history_bytes
-from paperbench.runs.record import Record
-from paperbench.runs.store import RunDirectory, Store
 from paperbench.specs.table import Table, read_table
 from tests.compare.judging import external, record, records
-from tests.helpers import ROOT, change_yaml, copy_of_specs, edit, write_record
+from tests.helpers import ROOT, change_yaml, copy_of_specs, edit
+from tests.report.stores import make_store
 
 Run = Callable[..., tuple[int, str, str]]
 MATCHING = (6.30, 6.40, 6.35, 6.45, 6.38)  # preact/resnet110 is published as 6.37
 ALONE = ("--cells", "preact/resnet110")
-
-
-def write(root: Path, runs: Iterable[Record]) -> list[RunDirectory]:
-    """Records with histories that they vouch for."""
-    return [_write(root, run) for run in runs]
-
-
-def _write(root: Path, run: Record) -> RunDirectory:
-    data = history_bytes([HistoryLine(run.iteration, 1.0, 0.1, 0.5, 10.0, 0.3, 8.0, 10.0)])
-    files = replace(run.files, history_lines=1, history_sha256=hashlib.sha256(data).hexdigest())
-    directory = write_record(Store(root), replace(run, files=files))
-    directory.history_file.write_bytes(data)
-    return directory
 
 
 @pytest.mark.parametrize(
@@ -52,7 +35,7 @@ def _write(root: Path, run: Record) -> RunDirectory:
 def test_exit_status_depends_on_differences_and_requirement(
     run: Run, tmp_path: Path, table2: Table, errors: tuple[float, ...], code: int, strict_code: int
 ) -> None:
-    write(tmp_path, records(table2, "preact/resnet110", errors))
+    make_store(tmp_path, records(table2, "preact/resnet110", errors))
     command = ["compare", "table2", "--results", tmp_path, *ALONE]
     assert run(*command)[0] == code
     assert run(*command, "--require", "reproduced")[0] == strict_code
@@ -72,7 +55,7 @@ def test_exit_status_depends_on_differences_and_requirement(
 def test_every_format_has_the_verdict(
     run: Run, tmp_path: Path, table2: Table, form: str, start: str, verdict: str
 ) -> None:
-    write(tmp_path, records(table2, "preact/resnet110", MATCHING))
+    make_store(tmp_path, records(table2, "preact/resnet110", MATCHING))
     code, out, err = run("compare", "table2", "--results", tmp_path, *ALONE, "--format", form)
     assert (code, err) == (0, "")
     assert out.startswith(start)
@@ -90,7 +73,7 @@ def test_requirement_applies_to_junit(run: Run, tmp_path: Path) -> None:
 
 
 def test_number_of_planned_runs_is_an_option(run: Run, tmp_path: Path, table2: Table) -> None:
-    write(tmp_path, records(table2, "preact/resnet110", MATCHING[:3]))
+    make_store(tmp_path, records(table2, "preact/resnet110", MATCHING[:3]))
     command = ["compare", "table2", "--results", tmp_path, *ALONE]
     assert "n=3" in run(*command)[1]
     _, out, _ = run(*command, "--seeds", 3)
@@ -111,7 +94,7 @@ def test_without_runs_the_command_that_trains_them_is_named(run: Run, tmp_path: 
 
 
 def test_runs_of_other_profiles_are_mentioned(run: Run, tmp_path: Path, table2: Table) -> None:
-    write(tmp_path, records(table2, "preact/resnet110", MATCHING[:1]))
+    make_store(tmp_path, records(table2, "preact/resnet110", MATCHING[:1]))
     _, _, err = run("compare", "table2", "--profile", "smoke", "--results", tmp_path)
     assert "has runs of other profiles: --profile paper shows them." in err
 
@@ -139,7 +122,7 @@ def complaint(run: Run, tmp_path: Path, *arguments: object) -> str:
 def test_damaged_file_is_named(
     run: Run, tmp_path: Path, table2: Table, name: str, damage: Callable[[Path], object], problem: str
 ) -> None:
-    (directory,) = write(tmp_path, records(table2, "preact/resnet110", (9.25,)))
+    (directory,) = make_store(tmp_path, records(table2, "preact/resnet110", (9.25,))).directories()
     damage(getattr(directory, name))
     err = complaint(run, tmp_path)
     assert str(getattr(directory, name)) in err
@@ -148,7 +131,7 @@ def test_damaged_file_is_named(
 
 def test_runs_of_other_tables_are_ignored(run: Run, tmp_path: Path, table2: Table) -> None:
     table3 = read_table("table3", ROOT)
-    write(tmp_path, [record(table3, "cifar10_resnet164_no_warm_up/preact", 5.5)])
+    make_store(tmp_path, [record(table3, "cifar10_resnet164_no_warm_up/preact", 5.5)])
     assert run("compare", "table2", "--results", tmp_path)[2] == ""
 
 
@@ -168,7 +151,7 @@ def test_external_results_are_listed_and_damaged_ones_named(run: Run, tmp_path: 
 
 def test_changed_recipe_is_named_despite_a_broken_table(run: Run, tmp_path: Path, table2: Table) -> None:
     specs = copy_of_specs(tmp_path / "specs")
-    write(tmp_path, records(table2, "preact/resnet110", MATCHING[:1]))
+    make_store(tmp_path, records(table2, "preact/resnet110", MATCHING[:1]))
     change_yaml(specs / "experiments" / "recipes" / "cifar.yaml", (("momentum",), 0.8))
     (specs / "experiments" / "zz.yaml").write_text("table: [")
     (specs / "expected" / "zz.yaml").write_text("table: [")

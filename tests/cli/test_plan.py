@@ -10,9 +10,9 @@ import pytest
 
 from paperbench.specs.table import Table
 from tests.cli.conftest import ONE_CELL, Run
-from tests.cli.test_compare import write
 from tests.compare.judging import records
 from tests.golden import assert_golden
+from tests.report.stores import make_store
 from tests.training.gpus import with_gpus
 
 ONE = ("plan", "table2", "--cells", "preact/resnet110", "--rate", "preact_resnet110=2000")
@@ -64,8 +64,8 @@ def test_gpu_without_a_stated_rate_or_that_is_not_here_is_said(run: Run, monkeyp
 
 
 def test_runs_at_hand_count(run: Run, tmp_path: Path, table2: Table) -> None:
-    write(tmp_path / "results", records(table2, "original/resnet110", (6.5, 6.7, 6.6, 6.6)))
-    write(tmp_path / "results", records(table2, "preact/resnet164", (5.1, 5.9, 5.3, 5.7, 5.5)))
+    make_store(tmp_path / "results", records(table2, "original/resnet110", (6.5, 6.7, 6.6, 6.6)))
+    make_store(tmp_path / "results", records(table2, "preact/resnet164", (5.1, 5.9, 5.3, 5.7, 5.5)))
     _, out, err = run("plan", "table2", "--cells", "original/resnet110", "preact/resnet164", *SMOKE[4:], "--long")
     assert err == ""
     assert "(that of the runs at hand;" in " ".join(out.split())

@@ -131,11 +131,15 @@ def test_cells_choose_curves(run: Run, results: Path) -> None:
     assert "original" not in out
 
 
-def test_missing_matplotlib_names_the_extra(run: Run, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "paperbench.report.figures", raising=False)
-    monkeypatch.delattr("paperbench.report.figures", raising=False)
+@pytest.mark.parametrize("command", ["plot table2 --format png", "analyze preact_resnet20 --format svg"])
+def test_missing_matplotlib_names_the_extra(
+    run: Run, results: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    for module in ("figures", "analysis_figures"):
+        monkeypatch.delitem(sys.modules, f"paperbench.report.{module}", raising=False)
+        monkeypatch.delattr(f"paperbench.report.{module}", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    code, _, err = run("plot", "table2", "--format", "png")
+    code, _, err = run(*command.split())
     assert code == 2
     assert "pip install matplotlib" in err
 

@@ -54,19 +54,10 @@ def test_noise_of_a_cell_by_itself(std: float, runs: int, published: float) -> N
         assert pooled == Noise(pytest.approx(math.sqrt(variance)), runs + 1, "both", weight, 0)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        *(
-            (lambda one=one: estimate_noise(0.04, 5, *one), "not a standard deviation")
-            for one in ((0.0, 5), (math.nan, 5), (math.inf, 5), (0.16, 1))
-        ),
-        *((lambda x=x: variance_of([6.3, 6.5, x], 0.01), "finite") for x in (math.inf, math.nan)),
-    ],
-)
-def test_invalid_numbers_are_refused(call: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()
+@pytest.mark.parametrize("published", [(0.0, 5), (math.nan, 5), (math.inf, 5), (0.16, 1)])
+def test_what_is_no_standard_deviation_is_refused(published: tuple[float, int]) -> None:
+    with pytest.raises(ValueError, match="not a standard deviation"):
+        estimate_noise(0.04, 5, *published)
 
 
 # Priors

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import statistics
-from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -17,8 +15,7 @@ import paperbench
 from paperbench.report.page.charts import chart_data
 from paperbench.specs.table import Table
 from tests.compare.judging import record, records
-from tests.helpers import write_record
-from tests.report.stores import make_store
+from tests.report.stores import make_store, write_run
 
 DAMAGED = 1  # the seed of a run whose history is no JSON
 
@@ -33,9 +30,7 @@ def store(table2: Table, tmp_path: Path) -> Path:
         record(table2, "preact/resnet110", 6.3, seed=DAMAGED),
     ]
     store = make_store(root, runs)
-    damaged, data = runs[-1], b'{"evil": 1}\n'
-    files = replace(damaged.files, history_lines=1, history_sha256=hashlib.sha256(data).hexdigest())
-    write_record(store, replace(damaged, files=files)).history_file.write_bytes(data)
+    write_run(store, runs[-1], b'{"evil": 1}\n')
     return root
 
 

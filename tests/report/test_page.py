@@ -294,6 +294,7 @@ def test_text_of_strangers_never_becomes_markup(
     for figure in opened.locator("figure.chart").all():
         figure.scroll_into_view_if_needed()
     opened.wait_for_selector("figure.chart svg")
+    assert HOSTILE in opened.locator("figure.chart .legend").first.text_content()
     assert opened.evaluate("window.hacked") is None
     assert opened.locator("img").count() == 0
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -19,8 +18,9 @@ from paperbench.runs.store import Store
 from paperbench.specs.table import Table
 from tests.compare.judging import COPY, compared, external, record, records
 from tests.golden import assert_golden
-from tests.helpers import a_session, write_record
+from tests.helpers import a_session
 from tests.report.conftest import SWEEP
+from tests.report.stores import write_run
 
 
 @pytest.fixture(autouse=True)
@@ -166,9 +166,9 @@ def test_runs_are_listed_with_the_newest_values_of_their_records(table2: Table, 
         HistoryLine(1000, 2.56, 0.1, 1.25, 45.25, None, None, 20.0),
     ]
     beyond = HistoryLine(1500, 3.84, 0.1, 0.5, 20.0, None, 1.0, 30.0)
-    files = replace(prefix.files, history_lines=2, history_sha256=hashlib.sha256(history_bytes(lines)).hexdigest())
-    prefix = replace(prefix, files=files)
-    write_record(Store(tmp_path), prefix).history_file.write_bytes(history_bytes([*lines, beyond]))
+    write_run(Store(tmp_path), prefix, history_bytes(lines))
+    with Store(tmp_path).directory(prefix.run).history_file.open("ab") as file:
+        file.write(history_bytes([beyond]))
     text = text_of(compared(table2, prefix), tmp_path)
     assert "(at 1,000)" in row(text, "full pre-activation")
     assert row(text, prefix.run)[2:] == ["fp32", "partial", "1,000", "1.2500", "45.25", "55.50", "-", "1.0"]

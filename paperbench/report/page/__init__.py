@@ -19,10 +19,10 @@ from paperbench.compare.verdicts import Verdict
 from paperbench.errors import count, printable
 from paperbench.report.curves import CurvePanel
 from paperbench.report.drawing import as_svg, units_drawing
-from paperbench.report.grid import Grid, Marked
+from paperbench.report.grid import NOTHING, Grid, Marked
 from paperbench.report.page.charts import chart_data
 from paperbench.report.page.intervals import IntervalScale
-from paperbench.report.report import MEANINGS, NOTHING, Report, method, percent
+from paperbench.report.report import MEANINGS, Report, method, percent
 from paperbench.runs.record import Record
 from paperbench.specs.experiment import DrawnUnit
 

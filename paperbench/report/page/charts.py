@@ -42,7 +42,7 @@ def _curve(label: str, curve: Curve, xs: list[Any]) -> dict[str, Any]:
         "farthest": curve.farthest,
         "drops": list(curve.drops),
         "reported": curve.reported,
-        "epochs": epochs if math.isfinite(epochs := curve.epochs(1)) else None,  # in one iteration
+        "epochs": epochs if math.isfinite(epochs := curve.unit("epochs")) else None,  # in one iteration
         "rates": [[line.iteration, line.lr] for line in (*changes, *longest[-1:])],  # [last iteration with it, rate]
         "runs": [_run(run, xs) for run in curve.runs],
         **{name: _series(curve.median(measure), xs) for name, measure in _SERIES.items()},
