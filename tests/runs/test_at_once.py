@@ -140,7 +140,7 @@ def test_runs_on_a_gpu_are_those_alone(runs: list[PlannedRun], tmp_path: Path, e
 def test_error_of_a_run_costs_others_nothing(
     runs: list[PlannedRun], alone: dict[str, RunDirectory], tmp_path: Path, error: BaseException, at: int
 ) -> None:
-    """One that is the run's own stops no other. After one that may have a common cause all others are saved."""
+    """One of the run stops no other. After one that may have a common cause, others are saved; an exit frees them."""
     first, failing, second, _ = chosen = [runs[1], runs[5], runs[2], runs[4]]
     pending = [error]
 
