@@ -19,6 +19,7 @@ from paperbench.runs.record import Record
 from paperbench.runs.session import SessionSetting
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.worker import Worker
+from paperbench.specs.recipe import Drops
 from paperbench.training.engines import ENGINES
 from paperbench.training.memory import memory_needed
 from paperbench.training.trainer import Trainer
@@ -64,12 +65,14 @@ def train_at_once(
 def runs(run: PlannedRun) -> list[PlannedRun]:
     """Different nets and lengths. The second and third draw random numbers in each step, and the fourth diverges."""
 
-    def planned(net: str, iterations: int = 20, **changes: Any) -> PlannedRun:
-        return plan_run(replace(run.recipe, iterations=iterations), run.dataset, net, **changes)
+    def planned(net: str, iterations: int, **changes: Any) -> PlannedRun:
+        recipe = replace(run.recipe, iterations=iterations, drops=Drops((7,), 0.1))
+        return plan_run(recipe, run.dataset, net, **changes)
 
-    noisy = [planned("resnet110_dropout_shortcut"), planned("preact_resnet20", 14, residual_dropout=0.3)]
+    plain = planned("preact_resnet20", 14)
+    noisy = planned("resnet110_dropout_shortcut", 14), planned("preact_resnet20", 11, residual_dropout=0.3)
     hot = plan_run(replace(run.recipe, learning_rate=1e30, warm_up=None), run.dataset)
-    return [run, *noisy, hot, planned("original_resnet20", 13), replace(run, seed=1)]
+    return [plain, *noisy, hot, planned("original_resnet20", 9), replace(plain, seed=1)]
 
 
 @pytest.fixture(scope="module")
@@ -85,15 +88,7 @@ def assert_as_alone(runs: list[PlannedRun], root: Path, alone: dict[str, RunDire
         assert_same(Store(root).directory(run.id), alone[run.id])
 
 
-@pytest.mark.parametrize(
-    ("engine", "at_once", "number"),
-    [
-        ("auto", 2, 6),
-        pytest.param("auto", 3, 6, marks=pytest.mark.full),
-        ("graph", 3, 4),
-        pytest.param("graph", 2, 6, marks=pytest.mark.full),
-    ],
-)
+@pytest.mark.parametrize(("engine", "at_once", "number"), [("auto", 2, 6), ("graph", 3, 4)])
 def test_runs_are_those_alone(
     runs: list[PlannedRun],
     alone: dict[str, RunDirectory],
@@ -114,8 +109,8 @@ def test_runs_are_those_alone(
     assert train_at_once(runs, tmp_path, at_once, log, **setting) == []
     assert log.most == at_once
     assert [one for one, _ in log.turns[: 3 * at_once]] == [*range(at_once)] * 3, "a step each"
-    for one, (first, last) in zip(range(number), [(1, 20), (6, 20), (6, 14), (1, 5), (1, 13), (1, 20)], strict=False):
-        assert log.of(one) == [*range(first, last + 1)]
+    expected = [(1, 14), (6, 14), (6, 11), (1, 5), (1, 9), (1, 14)][:number]
+    assert [log.of(one) for one in range(number)] == [[*range(first, last + 1)] for first, last in expected]
     assert {record.sessions[-1].at_once for record in log.records} == {at_once}
     assert_as_alone(runs, tmp_path, alone)
 
@@ -136,7 +131,7 @@ def test_runs_on_a_gpu_are_those_alone(runs: list[PlannedRun], tmp_path: Path, e
     [
         (RunError("a fault of this run"), 0),
         (RunError("a fault of this run"), 6),
-        (LeaseLostError("another process has it"), 12),
+        (LeaseLostError("another process has it"), 9),
         (DataError("an image is gone"), 6),
         (OSError("no disk"), 6),
         (SystemExit(130), 6),
@@ -145,7 +140,7 @@ def test_runs_on_a_gpu_are_those_alone(runs: list[PlannedRun], tmp_path: Path, e
 def test_error_of_a_run_costs_others_nothing(
     runs: list[PlannedRun], alone: dict[str, RunDirectory], tmp_path: Path, error: BaseException, at: int
 ) -> None:
-    """One that is the run's own stops no other. After one that may have a common cause all others are saved."""
+    """One of the run stops no other. After one that may have a common cause, others are saved; an exit frees them."""
     first, failing, second, _ = chosen = [runs[1], runs[5], runs[2], runs[4]]
     pending = [error]
 
@@ -160,16 +155,16 @@ def test_error_of_a_run_costs_others_nothing(
         failed = train_at_once(chosen, tmp_path, 3, log, new_trainer=Failing)
         assert (failed, log.failures) == (([], []) if is_lost else ([failing], [(failing.id, str(error))]))
         assert log.turns.index((3, 1)) == log.turns.index((2, at + 1)) + 1, "the next has its place"
-        assert (log.of(0), log.of(2), log.of(3)) == tuple([*range(1, last + 1)] for last in (20, 14, 13))
-        assert log.of(1) == [*range(1, at + 1), *(range(9, 21) if is_lost else ())]
+        assert (log.of(0), log.of(2), log.of(3)) == tuple([*range(1, last + 1)] for last in (14, 11, 9))
+        assert log.of(1) == [*range(1, at + 1), *(range(9, 15) if is_lost else ())]
     else:
-        with pytest.raises(type(error), match=str(error)) as raised:
+        with pytest.raises(type(error), match=str(error)):
             train_at_once(chosen, tmp_path, 3, log, new_trainer=Failing)
         saved = {} if isinstance(error, SystemExit) else {first.id: 7, second.id: 6}
         saved |= {failing.id: 6} if isinstance(error, DataError) else {}
         assert {record.run: record.iteration for record in Store(tmp_path).records()[0]} == saved
         assert log.turns[-1] == (0, 7), "nothing more is trained"
-        assert list((tmp_path / "leases").iterdir()) == [], raised
+        assert list((tmp_path / "leases").iterdir()) == []
     train_at_once(chosen, tmp_path, 1)
     assert_as_alone(chosen, tmp_path, alone)
 
@@ -213,7 +208,7 @@ def test_run_waits_for_memory_beside_others(
     assert log.most == most
     assert sum(warning.startswith("waits until another run has ended: ") for warning in log.warnings) == 4 - most
     assert len(log.warnings) == 4 - most, "told once"
-    assert [one for one, _ in log.turns].index(2) == (27 if most == 2 else 33), "once its place is free"
+    assert [one for one, _ in log.turns].index(2) == (19 if most == 2 else 23), "once its place is free"
     assert_as_alone(chosen[:3], tmp_path, alone)
 
 
@@ -225,5 +220,5 @@ def test_workers_share_runs(runs: list[PlannedRun], alone: dict[str, RunDirector
     assert {number for number, _ in log.turns} == {0, 1}
     assert {number for number, _ in other.turns} == {2}
     assert ["is training it" in why for _, why in other.skips] == [True, True]
-    assert log.skips == [(runs[4].id, "finished at iteration 13 already")]
+    assert log.skips == [(runs[4].id, "finished at iteration 9 already")]
     assert_as_alone(chosen, tmp_path, alone)

@@ -203,12 +203,13 @@ def test_two_checkpoints_are_kept_and_one_at_the_end(run: PlannedRun, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("share", "step", "save", "written"),
+    ("share", "at_once", "step", "save", "written"),
     [
-        (1e-9, 1, 5, [1, 20]),  # the first, whose cost is unknown, and the last, which is always saved
-        (0.5, 1, 5, [1, 11, 20]),
-        (1.0, 1, 5, [1, 6, 11, 16, 20]),
-        (0.01, 5_000, 200, [1, 5, 9, 13, 17, 20]),  # minutes, as on a slow disk: after a hundred times as long
+        (1e-9, 1, 1, 5, [1, 20]),  # the first, whose cost is unknown, and the last, which is always saved
+        (0.5, 1, 1, 5, [1, 11, 20]),
+        (1.0, 2, 1, 5, [1, 11, 20]),  # the other saves, too
+        (1.0, 1, 1, 5, [1, 6, 11, 16, 20]),
+        (0.01, 1, 5_000, 200, [1, 5, 9, 13, 17, 20]),  # minutes, as on a slow disk: after a hundred times as long
     ],
 )
 def test_saving_stays_within_its_share_of_time(
@@ -216,6 +217,7 @@ def test_saving_stays_within_its_share_of_time(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     share: float,
+    at_once: int,
     step: int,
     save: int,
     written: list[int],
@@ -237,7 +239,7 @@ def test_saving_stays_within_its_share_of_time(
 
     monkeypatch.setattr(Checkpoints, "write", slowly)
     often = monitored(run, checkpoint_every=1, checkpoint_share=share)
-    train(often, tmp_path, Limits(clock=lambda: now), Log(tick))
+    train(often, tmp_path, Limits(clock=lambda: now), Log(tick), setting={"at_once": at_once})
     assert saved == written
 
 
