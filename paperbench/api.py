@@ -464,20 +464,14 @@ class Plan:
         return tuple(dict.fromkeys(r.dataset.error for r in self.runs if isinstance(r.dataset, MissingDataset)))
 
     def check_processes(self, number: int) -> None:
-        """Check that so many processes can train each remaining run together, and that as many runs can take turns."""
-        from paperbench.data.share import WHOLE
-        from paperbench.training.engines import ENGINES, engine_candidates
+        """Check that so many processes can train each remaining run together."""
         from paperbench.training.processes import refusal
-        from paperbench.training.turns import most_at_once
 
-        if (at_once := self.training.at_once) > 1 and number > 1:
+        if self.training.at_once > 1 and number > 1:
             raise PaperbenchError(
-                "Several runs share a device, or several devices train each run: omit --at-once, or several processes."
+                "--at-once trains several runs on one device, and several processes train each run on several devices: "
+                "omit one of them."
             )
-        engine = ENGINES[engine_candidates(self.training.engine, self.device)[0]]
-        groups = max((engine.groups_at_once(run.recipe, WHOLE) for run, _ in self.remaining), default=1)
-        if self.device.type == "cuda" and at_once > (most := most_at_once(groups)):
-            raise PaperbenchError(f"At most {most} of these runs can share a GPU. Use `--at-once {most}`, or fewer.")
         for run, _ in self.remaining:
             if problem := refusal(number, run.net, run.recipe, run.dataset.num_train):
                 rest = " Choose the other rows with `--cells`, and train this one apart." * run.net.has_dropout
@@ -490,8 +484,8 @@ class Plan:
         """Measure for some seconds, and estimate how long the remaining runs take; see `bench.cost.estimate`."""
         from paperbench.bench.cost import estimate
 
-        self.check_processes(1)
-        how = self.device, self.training.engine, self.training.at_once
+        at_once = 1 if self.device.type == "cpu" else self.training.at_once  # which gains nothing on a CPU
+        how = self.device, self.training.engine, at_once
         lacking = {run.id: iterations for run, iterations in self.remaining}
         runs = [(run, lacking.get(run.id, 0)) for run in self.runs]
         return estimate(runs, *how, rates=rates, only_if_long=only_if_long, processes=processes)
@@ -658,6 +652,7 @@ def plan_runs(
     seeds = selection.seeds or usual
     store = Store(results)
     to_do = remaining(runs, store, Limits(training.stop_at), training.incompatible)
+    _check_streams(to_do, training, device)
     needed = bytes_needed([run for run, _ in to_do], store, start_anew=training.incompatible == "restart")
     try:
         check_disk_space(needed, results)
@@ -679,6 +674,18 @@ def plan_runs(
         device=device,
         warnings=tuple(warnings),
     )
+
+
+def _check_streams(to_do: list[tuple[PlannedRun, int]], training: TrainingOptions, device: torch.device) -> None:
+    """Check that a GPU has streams for as many runs as are to take turns."""
+    from paperbench.data.share import WHOLE
+    from paperbench.training.engines import ENGINES, engine_candidates
+    from paperbench.training.turns import most_at_once
+
+    engine = ENGINES[engine_candidates(training.engine, device)[0]]
+    most = most_at_once(max((engine.groups_at_once(run.recipe, WHOLE) for run, _ in to_do), default=1))
+    if device.type == "cuda" and training.at_once > most:
+        raise PaperbenchError(f"At most {most} of these runs can share a GPU. Use `--at-once {most}`, or fewer.")
 
 
 def _runs(
@@ -738,7 +745,8 @@ def run(plan: Plan, observer: Observer | None = None, processes: Processes | Non
     plan.check_processes(processes.count)
     observer = observer or Progress(plan.remaining, len(plan.runs), sys.stderr)
     processes.limits = limits = Limits(training.stop_at, training.max_seconds)
-    setting = SessionSetting(plan.device, limits, observer, training.engine, processes, training.at_once)
+    at_once = max(1, min(training.at_once, len(plan.remaining)))
+    setting = SessionSetting(plan.device, limits, observer, training.engine, processes, at_once)
     is_launched = processes.count > 1 or "PAPERBENCH_SAVED" in os.environ  # by the script of a Slurm job
     with stopping_on_signals(limits, is_launched=is_launched) if current_thread() is main_thread() else nullcontext():
         failed = Worker(Store(selection.results), setting, training.incompatible).run_all(plan.runs)

@@ -115,7 +115,7 @@ class TrainingOptions:
     works)"""
 
     at_once: int = _option("K", positive_int, 1)
-    """runs that take turns on the device, which trains small nets faster on a GPU, each with the numbers of a run alone
+    """runs that take turns on the device, each with the results that it has alone; trains small nets faster on a GPU
     (default: 1; see docs/speed.md)"""
 
     stop_at: int | None = _option("ITER", positive_int)

@@ -5,6 +5,7 @@ import re
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -288,3 +289,14 @@ def test_ignored_signal_stays_ignored() -> None:
 def test_invalid_plan_is_refused(plan: Any, choices: dict[str, Any], message: str) -> None:
     with pytest.raises(PaperbenchError, match=message):
         plan(**choices)
+
+
+def test_runs_at_once_need_streams_and_a_process_of_their_own(tmp_path: Path) -> None:
+    """torch has 32 streams. A run with a captured step of two BN groups uses four, and others two."""
+    plan = partial(paperbench.plan, "table2", tmp_path, device="cuda", estimate_only=True)
+    seven = plan(at_once=7)
+    with pytest.raises(PaperbenchError, match="At most 7 of these runs can share a GPU"):
+        plan(at_once=8)
+    plan(at_once=14, engine="eager")
+    with pytest.raises(PaperbenchError, match="omit one of them"):
+        seven.check_processes(2)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 
 import torch
 
@@ -86,7 +87,7 @@ def estimate(
         to_do = [(run, number) for run, number in to_do if run.recipe.photographs or device.type == "cpu"]
         if sum(number * run.recipe.batch_size * _macs(run) for run, number in to_do) < _SHORT:
             return None
-    engine, families = engine_candidates(engine, device)[0], {run.net.family for run, _ in to_do}
+    families = {run.net.family for run, _ in to_do}
     at_once = max(1, min(at_once, sum(number > 0 for _, number in to_do)))
     speeds: list[tuple[str, int, float]] = []  # the family, multiply-adds and images per second of nets
     facts: list[str] = []
@@ -104,10 +105,9 @@ def estimate(
     photographed = next((run for run in measured.values() if run.recipe.photographs), None)
     files, source = _sample(photographed.dataset) if photographed else (None, "")
     for family, run in measured.items():
-        batch, step = _measure_step(run, files, device, engine, at_once)
+        batch, step, how = _measure_step(run, files, device, engine, at_once)
         speeds.append((family, _macs(run), batch / step))
-        how = f"engine {engine}" + f", {at_once} at once" * (at_once > 1)
-        facts.append(f"one step of {run.net_name} on {device} ({how}, {step:.2g} s for {batch} images)")
+        facts.append(f"one step of {run.net_name} on {device} ({how} for {batch} images)")
     recipes = {run.recipe.recipe: run.recipe for run in by_cost if run.recipe.photographs}
     loaders = {name: _measure_loader(recipe, files) for name, recipe in recipes.items() if files}
     seconds = {}
@@ -132,8 +132,11 @@ def _sample(data: Dataset) -> tuple[ImageFiles, str]:
 
 def _measure_step(
     run: PlannedRun, files: ImageFiles | None, device: torch.device, engine: str, at_once: int
-) -> tuple[int, float]:
-    """Return the number of images of a batch, on a CPU of a smaller one, and the share of a training in its step."""
+) -> tuple[int, float, str]:
+    """Return the number of images of a batch, on a CPU of a smaller one, the seconds for it, and how it was trained.
+
+    A way to train that fails is left for a slower one, as in a run.
+    """
     images, group = run.recipe.batch_size, run.recipe.batch_norm.group
     if device.type == "cpu":
         images = group = min(group, max(2, _MOST // _macs(run)))
@@ -143,22 +146,31 @@ def _measure_step(
     else:
         recipe = replace(run.recipe, batch_size=images, batch_norm=replace(run.recipe.batch_norm, group=group))
         sample = random_images(images, run.net.num_classes, run.side)
-    new = partial(Trainer, run.net, recipe, sample, 0, run.spec.precision, device, engine)
-    try:
+
+    def measured(engine: str, at_once: int) -> tuple[int, float, str]:
+        new = partial(Trainer, run.net, recipe, sample, 0, run.spec.precision, device, engine)
         with closing(TrainerLoop(device, new)) as loop:
             loop.grow(at_once)
             loop.step()  # the first ones are slow
             way, deadline = stopwatch(loop.step, device), time.monotonic() + _ENOUGH
             (times,) = race({"": way}, _ROUNDS, _LEAST, deadline=deadline).values()
-        release_memory(device)  # for other graphs
-    except Exception as error:  # libraries may raise anything
+        step = min(times) / at_once
+        how = f"{at_once} at once, {step:.2g} s each" if at_once > 1 else f"{step:.2g} s"
+        return images, step, f"engine {engine}, {how}"
+
+    *faster, last = dict.fromkeys(product(engine_candidates(engine, device), (at_once, 1)))
+    for way in faster:
+        with suppress(Exception):  # libraries may raise anything
+            return measured(*way)
+        release_memory(device)
+    try:
+        return measured(*last)
+    except Exception as error:
         if not is_out_of_memory(error):
             raise
-        together = f", {at_once} at once. Choose a smaller --at-once" * (at_once > 1)
         raise PaperbenchError(
-            f"{device} is out of memory in a step of {run.net_name} with groups of {group} images{together}."
+            f"{device} is out of memory in a step of {run.net_name} with groups of {group} images."
         ) from error
-    return images, min(times) / at_once
 
 
 def on_sample(recipe: Recipe, files: ImageFiles, batch_size: int, group: int) -> tuple[Recipe, PhotoDataset]:

@@ -162,7 +162,8 @@ def runs_in(results: Path) -> Iterator[str]:
     for path in sorted(results.glob("runs/*")):
         if record := RunDirectory(path).read_record():
             whole = record.spec.recipe["iterations"]
-            hours = record.seconds / max(1, record.iteration) * whole / 3600
+            seconds = sum(session.seconds / (session.at_once or 1) for session in record.sessions)
+            hours = seconds / max(1, record.iteration) * whole / 3600
             error = f", test error {record.result.test_error:.2f} %" if record.result else ""
             yield (
                 f"{record.net} in {record.spec.precision}, seed {record.seed}: {record.status}, {record.iteration:,} "

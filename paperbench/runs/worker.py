@@ -139,9 +139,9 @@ class Worker:
             leases = {run.id: self._store.lease(run.id, run.spec) for run in busy}
             if not (acquired := self._wait_for_any(busy, leases)):
                 break
-            silent, busy = sorted(busy, key=lambda run: run.id != acquired), []
+            held, busy = sorted(busy, key=lambda run: run.id != acquired), []
             try:
-                trainings = self._trainings(silent, failed, busy, leases, acquired)
+                trainings = self._trainings(held, failed, busy, leases, acquired)
                 take_turns(trainings, self._device, self._setting.at_once)
             finally:
                 leases[acquired].release()  # if there was no time left for it
@@ -164,6 +164,8 @@ class Worker:
         """
         for run in runs:
             if self._skip_if_done(run):
+                if run.id == acquired:
+                    leases[acquired].release()
                 continue
             is_told = False
             while shortage := self._shortage_beside_others(run):
@@ -241,21 +243,42 @@ class Worker:
                     f"{shortage}; it goes on from the last checkpoint, if it has one, and {_changes(before, way)}, "
                     "which takes less memory and changes no number.",
                 )
+            if (yield from self._memory_suffices(run, lease, way, shortage)):
+                return
+            before = way
+        raise RunError(f"{shortage}. {self._memory_advice(run, before.engine if before else REFERENCE)}")
+
+    def _memory_suffices(self, run: PlannedRun, lease: Lease, way: Way, shortage: str) -> Generator[int, None, bool]:
+        """Train a run in one way, and again when another run has ended if the memory runs out beside others.
+
+        Args:
+            shortage: Says that the memory ran out.
+
+        Returns:
+            Whether the memory sufficed until the run's end or a limit.
+        """
+        while True:
             self._needed[run.id] = way.needed
             try:
                 yield from self._start_or_resume(run, lease, way)
-                return
+                return True
             except Interrupted:
-                return  # before the first iteration: nothing to save
+                return True  # before the first iteration: nothing to save
             except PaperbenchError:
                 lease.check()  # the cause may be what another process has done since it took over
                 raise
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
-            before = way
+            del self._needed[run.id]
             release_memory(self._device)
-        raise RunError(f"{shortage}. {self._memory_advice(run, before.engine if before else REFERENCE)}")
+            if not (others := set(self._needed)):
+                return False
+            self._observer.warned(run, f"{shortage}; it goes on when another run has ended.")
+            while others <= self._needed.keys():
+                if self._limits.exhausted:
+                    return True
+                yield 0
 
     def _ways_that_fit(self, run: PlannedRun) -> Iterator[Way]:
         """Yield the ways to train that fit into the free memory. Tells the observer if the fastest does not.
@@ -295,8 +318,7 @@ class Worker:
         """
         free = self._setting.memory_free(self._device)
         free = sys.maxsize if free is None else free
-        if not self._needed:
-            self._free_before = free
+        self._free_before = max(free, self._free_before if self._needed else 0)
         return min(free, self._free_before - sum(self._needed.values()))
 
     def _shortage_beside_others(self, run: PlannedRun) -> str:
@@ -312,8 +334,7 @@ class Worker:
     def _memory_advice(self, run: PlannedRun, engine: str) -> str:
         """Return what to do about a run that needs more memory than the device has."""
         images = self._processes.share.group_sizes(run.recipe, run.recipe.batch_size)
-        advice = ["lower `--at-once`"] if self._setting.at_once > 1 else []
-        advice += [f"free memory on {self._device} (stop other programs there)", "choose a larger device (`--device`)"]
+        advice = [f"free memory on {self._device} (stop other programs there)", "choose a larger device (`--device`)"]
         if run.spec.precision != "bf16":
             advice.append("choose `--precision bf16`, which halves the activations but counts as another experiment")
         if ENGINES[engine].groups_at_once(run.recipe, self._processes.share) > 1:

@@ -14,8 +14,8 @@ import torch
 
 from paperbench.errors import Interrupted
 
-_STREAMS = 32
-"""How many different streams torch gives out on a device; see `torch.cuda.Stream`."""
+_STREAMS = 28
+"""torch gives out 32 different streams on a device, one after the other; some are left to others in the process."""
 
 
 def most_at_once(groups: int) -> int:
@@ -42,20 +42,20 @@ class Place:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Inside the context, the training goes on here."""
+        """Inside the context, the training goes on here. Afterwards the random state of the CPU is its own."""
         before = [one.graphsafe_get_state() for one in self._generators]
         try:
             torch.set_rng_state(self._noise)
-            self._exchange(self._on_gpu)
-            with torch.cuda.stream(self._stream) if self._stream else nullcontext():  # None would start CUDA
+            self._set(self._on_gpu)
+            with torch.cuda.stream(self._stream) if self._stream else nullcontext():  # stream(None) would start CUDA
                 yield
         finally:
             self._noise = torch.get_rng_state()
             self._on_gpu = [one.graphsafe_get_state() for one in self._generators]
-            self._exchange(before)
+            self._set(before)
 
-    def _exchange(self, states: list[torch.Generator]) -> None:
-        """Exchange the states of a GPU, not their numbers: a captured step keeps the state of its capture."""
+    def _set(self, states: list[torch.Generator]) -> None:
+        """Set the states of a GPU themselves, not their numbers: a captured step keeps the state of its capture."""
         for generator, state in zip(self._generators, states, strict=True):
             generator.graphsafe_set_state(state)
 
@@ -79,7 +79,9 @@ def take_turns(trainings: Iterator[Generator[object, None, None] | None], device
 
     def advance(number: int) -> None:
         with enter[number]():
-            if next(active[number], None) is None:
+            try:
+                next(active[number])
+            except StopIteration:
                 del active[number]
 
     try:

@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> api.Plan:
     """Two nets on ImageNet, on a machine whose nets and loader have made-up speeds."""
-    monkeypatch.setattr(cost, "_measure_step", lambda run, *_: (2, 2 * macs(run.net, 224) * 1e-9))
+    monkeypatch.setattr(cost, "_measure_step", lambda run, *_: (2, 2 * macs(run.net, 224) * 1e-9, ""))
     monkeypatch.setattr(cost, "_measure_loader", lambda *_: 500.0)
     cells = ["original_resnet101/top1", "preact_resnet200/top1"]
     return api.plan("table5", tmp_path, cells=cells, seeds=1, device="cpu", estimate_only=True)
@@ -35,7 +35,7 @@ def test_slow_nets_take_their_multiply_adds(plan: api.Plan) -> None:
 
 
 def test_slow_loader_takes_its_crops(plan: api.Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost, "_measure_step", lambda *_: (2, 1e-9))
+    monkeypatch.setattr(cost, "_measure_step", lambda *_: (2, 1e-9, ""))
     found = estimate(plan.remaining, CPU)
     assert found
     assert [*found.seconds.values()] == pytest.approx([600_000 * 256 / 500] * 2)
@@ -59,9 +59,9 @@ def test_years_are_said_and_short_runs_can_be_left_out(plan: api.Plan) -> None:
 def test_each_family_goes_by_its_cheapest_net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = []
 
-    def measure(run: PlannedRun, *_: object) -> tuple[int, float]:
+    def measure(run: PlannedRun, *_: object) -> tuple[int, float, str]:
         measured.append(run.net_name)
-        return 64, 0.5
+        return 64, 0.5, ""
 
     monkeypatch.setattr(cost, "_measure_step", measure)
     cells = ["cifar10_resnet110/*", "cifar10_resnet1001/*"]
@@ -92,17 +92,24 @@ def test_short_runs_and_small_images_on_a_gpu_are_not_measured(tmp_path: Path) -
 
 
 def test_a_step_on_small_images_is_measured(tmp_path: Path) -> None:
-    plan = api.plan("table2", tmp_path, profile="smoke", cells="preact/*", device="cpu", at_once=2)
-    found = plan.cost()
+    plan = api.plan("table2", tmp_path, profile="smoke", cells="preact/*", device="cpu")
+    found = estimate(plan.remaining, CPU, at_once=2)
     assert found
     assert found.total > 0
     assert "preact_resnet110(depth=14) on cpu (engine eager, 2 at once, " in found.measured
 
 
-def test_runs_at_once_that_do_not_fit_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost.TrainerLoop, "grow", lambda self, number: bytearray(10**18 * number))
-    plan = api.plan("table2", tmp_path, profile="smoke", cells="preact/*", device="cpu", at_once=2)
-    with pytest.raises(PaperbenchError, match=r"cpu is out of memory .*, 2 at once\. Choose a smaller --at-once"):
+def test_what_fails_is_left_for_a_slower_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a run leaves it. Where even one training at a time does not fit, that is said."""
+    most, grow = [1], cost.TrainerLoop.grow
+    monkeypatch.setattr(cost.TrainerLoop, "grow", lambda self, n: grow(self, n) if n <= most[0] else bytearray(10**18))
+    plan = api.plan("table2", tmp_path, profile="smoke", cells="preact/resnet110", device="cpu")
+    found = estimate(plan.remaining, CPU, at_once=2)
+    assert found
+    assert "(engine eager, " in found.measured
+    assert "at once" not in found.measured
+    most[0] = 0
+    with pytest.raises(PaperbenchError, match=r"cpu is out of memory in a step of preact_resnet110"):
         plan.cost()
 
 

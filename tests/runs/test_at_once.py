@@ -169,6 +169,24 @@ def test_error_of_a_run_costs_others_nothing(
     assert_as_alone(chosen, tmp_path, alone)
 
 
+def test_run_without_memory_beside_another_goes_on_when_that_has_ended(
+    runs: list[PlannedRun], alone: dict[str, RunDirectory], tmp_path: Path
+) -> None:
+    chosen, pending = [runs[4], runs[5]], [torch.OutOfMemoryError("no memory")]
+
+    class Failing(Trainer):
+        def step(self, rate: float | None = None) -> None:
+            if self.seed and self.iteration == 3 and pending:
+                raise pending.pop()
+            super().step(rate)
+
+    assert train_at_once(chosen, tmp_path, 2, log := Turns(chosen), new_trainer=Failing) == []
+    assert [warning.split("; ")[1:] for warning in log.warnings] == [["it goes on when another run has ended."]]
+    assert log.of(1) == [1, 2, 3, *range(1, 15)]
+    assert log.turns.index((0, 9)) == len(log.turns) - 14 - 1
+    assert_as_alone(chosen, tmp_path, alone)
+
+
 @pytest.mark.parametrize("max_seconds", [None, 10])
 def test_limit_saves_all_runs(
     runs: list[PlannedRun], alone: dict[str, RunDirectory], tmp_path: Path, max_seconds: float | None
