@@ -177,7 +177,7 @@ class Worker:
                 return
             lease = leases.get(run.id) or self._store.lease(run.id, run.spec)
             if run.id == acquired or lease.acquire():
-                yield self._training(run, lease, failed, None if leases else busy)
+                yield self._training(run, lease, failed, None if leases else busy)  # a second loss is a failure
             else:
                 busy.append(run)
 
