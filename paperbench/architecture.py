@@ -101,7 +101,7 @@ def stem(net: Net) -> Stem:
 
 
 def tail(net: Net) -> tuple[Component, ...]:
-    """Return the components after the last unit: "an extra activation right after" (Appendix), where units have one."""
+    """Return the components after the last unit: "an extra activation right after" (Appendix), as units begin with."""
     return PLACEMENTS[net.placement].before
 
 

@@ -49,9 +49,10 @@ _STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 def typed(kind: type[T]) -> type[T]:
     """Turn a class into a frozen dataclass that refuses unknown keys, wrong types, NaN and infinity.
 
-    If the class has a method `problems`, values are refused for which it yields any.
+    If the class has a method `problems`, in place of `__post_init__`, values are refused for which it yields any.
     """
-    if problems := getattr(kind, "problems", None):
+    if callable(problems := getattr(kind, "problems", None)):
+        assert "__post_init__" not in vars(kind)  # noqa: S101  (it would be lost)
         cast(Any, kind).__post_init__ = lambda value: raise_problems(problems(value))
     config = ConfigDict(extra="forbid", defer_build=True, **_STRICT)
     return cast(type[T], pydantic.dataclasses.dataclass(frozen=True, config=config)(kind))

@@ -189,7 +189,7 @@ def prior_degrees(excess: ArrayLike) -> Floats:
 
 
 def variance_of(errors: ArrayLike, resolution: float = 0.0) -> Any:
-    """Return the unbiased variance over the last axis, 0 of a single run.
+    """Return the unbiased variance of finite numbers over the last axis, 0 of a single run.
 
     It is at least that of rounding to `resolution`, as runs can agree by chance.
     """

@@ -112,7 +112,7 @@ _HODGES_LEHMANN = (
 
 @dataclass(frozen=True)
 class Interval:
-    """Confidence interval of our error minus the published number, by two one-sided tests.
+    """Confidence interval of our error minus the published number, by two one-sided tests; see also `Number`.
 
     Attributes:
         level: Error level of each side, as a probability.
@@ -200,7 +200,7 @@ def outcomes(low: Number, high: Number, tolerance: Number) -> tuple[Any, Any, An
 
 @dataclass(frozen=True)
 class Contrast:
-    """A weighted sum of means of independent samples, with Satterthwaite's degrees of freedom.
+    """A weighted sum of means of independent samples, with Satterthwaite's degrees of freedom; see also `Number`.
 
     Attributes:
         estimate: In the samples' unit.
@@ -259,7 +259,7 @@ def compute_contrast(
     that occurs twice once, with its weights added.
 
     Args:
-        samples: Numbers over the last axis.
+        samples: Numbers over the last axis, at least two.
         priors: What other cells say about the variance of each sample; by default nothing. The samples' priors come
             from almost the same cells, so their parts of the variance are treated as one estimate.
 
@@ -294,7 +294,7 @@ def holm(p_values: Sequence[float], level: float) -> list[bool]:
     """Return which null hypotheses Holm's procedure rejects at a family-wise error rate of `level`."""
     rejected = [False] * len(p_values)
     for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        if (len(p_values) - rank) * p_values[i] > level:
+        if not (len(p_values) - rank) * p_values[i] <= level:  # as it is for NaN, too
             break
         rejected[i] = True
     return rejected

@@ -1,4 +1,4 @@
-"""Whether a published result is reproduced: one verdict per cell. `report.report.MEANINGS` says what verdicts mean."""
+"""Whether a published result is reproduced: one verdict per cell. docs/verdicts.md says what they mean."""
 
 from __future__ import annotations
 

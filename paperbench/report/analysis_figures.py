@@ -66,7 +66,7 @@ def draw(analyses: Analyses, minus: Analyses | None = None) -> Figure:
         blocks.append(_channels(maps))
     if minus is not None:
         blocks.append(_difference(*maps))
-    notes = [everything.conditions, "Vertical lines: a new stage begins."]
+    notes = [everything.conditions[:900], "Vertical lines: a new stage begins."]
     notes += ["Bold: median; faint: each seed."] if any(len(group.analyses) > 1 for group in groups) else []
     notes += ["Dashed: error of the whole net."] if any(one.left_out for one in everything) else []
     heights = [height for height, _ in blocks]

@@ -40,6 +40,7 @@ def test_variance_is_at_least_that_of_rounding(errors: list[float], resolution: 
     rounding = integrate.quad(lambda x: x**2 / resolution, -resolution / 2, resolution / 2)[0] if resolution else 0.0
     own = float(np.var(errors, ddof=1)) if len(set(errors)) > 1 else 0.0
     assert variance_of(errors, resolution) == pytest.approx(max(own, rounding), rel=1e-9)
+    assert variance_of([[0.1] * 3, [1, 2, 3]]).tolist() == [0, 1]
 
 
 @given(std=st.floats(1e-3, 5), runs=st.integers(0, 12), published=st.floats(1e-3, 5))
