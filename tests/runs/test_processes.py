@@ -57,6 +57,7 @@ class Outcome(NamedTuple):
     failed: list[str]
     failures: list[tuple[str, str]]
     warnings: list[str]
+    skips: list[tuple[str, str]]
     steps: list[int]
     error: str
     followers: list[Any]
@@ -99,7 +100,7 @@ def share(
         except PaperbenchError as caught:
             error = str(caught)
         processes.end(status)
-        return [run.id for run in failed], log.failures, log.warnings, log.steps, error
+        return [run.id for run in failed], log.failures, log.warnings, log.skips, log.steps, error
 
     first, *others = together(count, work)
     return Outcome(*first, others)
@@ -278,7 +279,7 @@ def test_lost_lease_leaves_the_run_and_starts_the_next(run: PlannedRun, expected
         file.rename(file.with_suffix(".9"))
 
     outcome = share(2, [first, run], tmp_path, fault=fault_of(0, 5, take_over))
-    assert "lost its lease" in outcome.warnings[0]
+    assert "lost its lease" in outcome.skips[0][1]
     assert_same(Store(tmp_path).directory(run.id), expected)
 
 
