@@ -133,7 +133,7 @@ def test_runs_on_a_gpu_are_those_alone(runs: list[PlannedRun], tmp_path: Path, e
         (RunError("a fault of this run"), 6),
         (LeaseLostError("another process has it"), 9),
         (DataError("an image is gone"), 6),
-        (OSError("no disk"), 6),
+        pytest.param(OSError("no disk"), 6, marks=pytest.mark.full),
         (SystemExit(130), 6),
     ],
 )

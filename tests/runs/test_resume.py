@@ -291,7 +291,7 @@ def test_results_directories_merge_by_copying(
 @pytest.mark.parametrize(
     ("where", "error"),
     [
-        ("safetensors.torch.load", MemoryError()),
+        pytest.param("safetensors.torch.load", MemoryError(), marks=pytest.mark.full),
         ("torch.nn.Module.load_state_dict", torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")),
     ],
 )

@@ -259,7 +259,7 @@ def test_first_steps_of_an_engine_are_compared_and_leave_no_trace(
         assert_equal(outcome, alone(training))
 
 
-@pytest.mark.parametrize("is_store", [False, True])
+@pytest.mark.parametrize("is_store", [pytest.param(False, marks=pytest.mark.full), True])
 def test_taken_port_is_told_at_once_in_all_processes(is_store: bool, capfd: pytest.CaptureFixture[str]) -> None:
     """By a program that never answers, or by another launch."""
     with socket.create_server(("", 0)) as silent:
