@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Calls `pip install` with its arguments, up to three times: of gigabytes, a download sometimes breaks off, and pip keeps
-# the packages that it has.
+# Calls `pip install` with its arguments, up to three times: downloads of gigabytes sometimes break off. pip keeps the
+# packages that have arrived.
 set -euo pipefail
 
 for pause in 20 60 0; do

@@ -38,7 +38,7 @@ class Place:
         self._stream = _stream(device, number)
         self._noise = torch.get_rng_state()
         self._generators = [torch.cuda.default_generators[device.index]] if self._stream else []
-        self._on_gpu = [one.clone_state() for one in self._generators]
+        self._gpu_noise = [one.clone_state() for one in self._generators]
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -46,12 +46,12 @@ class Place:
         before = [one.graphsafe_get_state() for one in self._generators]
         try:
             torch.set_rng_state(self._noise)
-            self._set(self._on_gpu)
+            self._set(self._gpu_noise)
             with torch.cuda.stream(self._stream) if self._stream else nullcontext():  # stream(None) would start CUDA
                 yield
         finally:
             self._noise = torch.get_rng_state()
-            self._on_gpu = [one.graphsafe_get_state() for one in self._generators]
+            self._gpu_noise = [one.graphsafe_get_state() for one in self._generators]
             self._set(before)
 
     def _set(self, states: list[torch.Generator]) -> None:
