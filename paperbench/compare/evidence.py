@@ -19,12 +19,13 @@ import numpy as np
 
 from paperbench.compare.failures import is_failure
 from paperbench.compare.noise import MIN_RUNS_OF_NOISE, NO_PRIOR, Prior, prior_from_others, variance_of
-from paperbench.errors import count
+from paperbench.errors import count, listing
 from paperbench.options import Selection, TrainingOptions, command
 from paperbench.runs.external import ExternalResult
 from paperbench.runs.record import DataFacts, Record, Status
 from paperbench.specs.cell import Cell
 from paperbench.specs.experiment import Setting
+from paperbench.specs.facts import Facts, difference
 from paperbench.specs.run_spec import Precision, canonical_json
 from paperbench.specs.table import Table
 from paperbench.typed import Percent
@@ -75,6 +76,7 @@ class Conditions:
         data, precision, numerics: Unknown (None or empty) for external results.
         is_mixed: False; the version before compared runs of several versions and marked them here.
         source: Source of external results, or None for our runs.
+        facts: Name of the facts with which our runs were trained; None if they are unknown, as of older runs.
     """
 
     data: DataFacts | None
@@ -82,6 +84,7 @@ class Conditions:
     numerics: tuple[int, ...]
     is_mixed: bool = False
     source: str | None = None
+    facts: str | None = None
 
     def __str__(self) -> str:
         if self.data is None:
@@ -95,12 +98,12 @@ class Conditions:
         return self.data is not None and self.data.unverified
 
     @property
-    def distance(self) -> tuple[tuple[bool, bool, bool], tuple[int, int]]:
-        """Sort key of the distance to the paper: external, pixels; then lower precision, older code."""
+    def distance(self) -> tuple[tuple[bool, bool, bool], tuple[int, int, bool]]:
+        """Sort key of the distance to the paper: external, pixels; then lower precision, older code, no facts."""
         has_other_pixels = self.data is not None and not self.data.is_comparable
         rank = _PRECISIONS.index(self.precision) if self.precision else len(_PRECISIONS)
         newest = self.numerics[-1] if self.numerics else 0
-        return (self.source is not None, has_other_pixels, self.is_unverified), (rank, -newest)
+        return (self.source is not None, has_other_pixels, self.is_unverified), (rank, -newest, self.facts is None)
 
 
 @dataclass(frozen=True)
@@ -232,6 +235,9 @@ class Evidence:
                     f"run {record.run} (seed {record.seed} of {record.net}) mixes versions of the numerics or torch. "
                     f"Train it anew: `{anew}`."
                 )
+        self._facts_of: dict[str, str | None] = {}  # names of facts, by the run's id
+        for key in known.keys() & self._ours.keys():
+            self._tell_facts_apart(self._ours[key])
         self._groups: dict[tuple[str, str], list[GroupFacts]] = {}
         self._external: dict[str, list[ExternalResult]] = defaultdict(list)
         for result in externals if profile_name == "paper" else ():
@@ -252,10 +258,11 @@ class Evidence:
         evaluation = self.table.evaluation_in(self.profile, cell)
         for record in self._ours.get(experiment.key, ()) if experiment else ():
             data = self._facts[record.data.fingerprint]
-            conditions = Conditions(data, record.spec.precision, record.numerics)
+            facts = self._facts_of[record.run]
+            conditions = Conditions(data, record.spec.precision, record.numerics, facts=facts)
             error = None if record.status == "diverged" else record.error(cell.column.metric, evaluation)
-            facts = (record.seed, record.run, record.status, error, record.iteration)
-            pooled[conditions].append(RunFacts(*facts, counted=False))
+            of_run = (record.seed, record.run, record.status, error, record.iteration)
+            pooled[conditions].append(RunFacts(*of_run, counted=False))
         if self._external:
             for result in self._external.get(self.table.experiment_digest(cell, setting), ()):
                 status: Status = "diverged" if result.error is None else "finished"
@@ -318,6 +325,27 @@ class Evidence:
                     f"run {run} (seed {found[0].seed} of {found[0].net}) was found {len(found)} times with different "
                     "contents. Delete the wrong ones."
                 )
+
+    def _tell_facts_apart(self, records: Sequence[Record]) -> None:
+        """Name the facts of the runs of a training, and report those that differ, each once."""
+        kinds: dict[str, Facts] = {}  # by the first run of each
+        for record in records:
+            self._facts_of[record.run] = None
+            if facts := record.facts:
+                equal = next((run for run, known in kinds.items() if not difference(known, facts)), record.run)
+                self._facts_of[record.run] = f"{facts.hash}-{equal}"
+                kinds.setdefault(equal, facts)
+        first, *others = kinds or [""]
+        self.left_out += [
+            f"run {run} and those like it are not pooled with {first}: they were trained with other facts. "
+            f"{difference(kinds[first], kinds[run])}."
+            for run in others
+        ]
+        if first and (unknown := [record.run for record in records if not record.facts]):
+            self.left_out.append(
+                f"{count(len(unknown), 'run')} of {records[0].net} ({listing(unknown)}) cannot be pooled with {first}: "
+                "an older version began the training, which recorded no facts."
+            )
 
     def _explain_unused_records(self, known: Collection[str], other_tables: Callable[[], Iterable[Table]]) -> None:
         """Report runs of this table's nets that match no current experiment."""

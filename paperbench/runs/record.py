@@ -12,6 +12,7 @@ from pydantic import FailFast, Field
 from paperbench.data.dataset import Dataset
 from paperbench.runs.hashed import HashedJson
 from paperbench.specs.experiment import Metric
+from paperbench.specs.facts import Facts
 from paperbench.specs.recipe import Evaluation
 from paperbench.specs.run_spec import RunSpec
 from paperbench.typed import Count, Line, Loss, Natural, Percent, Seconds, typed
@@ -238,6 +239,7 @@ class Record(HashedJson):
         sessions: The first session and one for each time the run was resumed, or fewer; see `merged`.
         test_every: Number of iterations between tests.
         evaluations: How the net is tested on photographs; in the history by the first. Empty for whole images.
+        facts: Of the net and its training when the run began; None in older records.
     """
 
     REMEDY = "Restore the file; if there is a checkpoint, the same `paperbench run` rewrites it."
@@ -259,6 +261,7 @@ class Record(HashedJson):
     spec: RunSpec
     files: Files
     evaluations: tuple[Evaluation, ...] = ()
+    facts: Facts | None = None
 
     def __post_init__(self) -> None:
         status, expected = self.status, self.spec.run_id(self.seed)

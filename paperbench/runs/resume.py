@@ -21,9 +21,11 @@ from paperbench.runs.history import History, HistoryLine
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Divergence, Session, major_version, make_up
 from paperbench.runs.store import RunDirectory
+from paperbench.specs.facts import Facts, difference
 from paperbench.specs.recipe import Recipe
 from paperbench.tensor_file import TensorFileError, check_fit, read_tensor_file, tensor_file_bytes
 from paperbench.training.engines import is_bit_equal
+from paperbench.training.facts import facts_of
 from paperbench.training.memory import is_out_of_memory
 from paperbench.training.trainer import NUMERICS_VERSION, Trainer
 from paperbench.typed import Percent, TypedError, from_json, to_json, typed
@@ -48,6 +50,7 @@ class CheckpointFacts:
         best_test_error: Lowest moving-average error so far, in percent.
         sessions: All sessions so far; the last one wrote the checkpoint.
         history: All lines so far.
+        training: Facts of the net and its training when the run began; None in older checkpoints.
     """
 
     format: Literal[1]
@@ -56,6 +59,7 @@ class CheckpointFacts:
     divergence: Divergence | None
     sessions: Annotated[tuple[Session, ...], FailFast(), Field(min_length=1)]
     history: Annotated[tuple[HistoryLine, ...], FailFast()]
+    training: Facts | None = None
 
 
 @dataclass(frozen=True)
@@ -158,6 +162,8 @@ def newest_checkpoint(run: PlannedRun, directory: RunDirectory, warn: Callable[[
             warn(f"{error.where} {error.what}. It is kept as {aside.name}.")
             continue
         _check_versions(file, checkpoint.facts.sessions)
+        if other := other_fact(checkpoint.facts.training, run):
+            raise ResumeError(f"{file.path} was trained with other facts. {other}")
         if checkpoints.damaged():
             warn(f"resuming from {file.path.name}.")
         return checkpoint
@@ -171,6 +177,12 @@ def newest_checkpoint(run: PlannedRun, directory: RunDirectory, warn: Callable[[
             f"{directory.path} has no readable checkpoint{reached}. Restore one, or restart this run: {RESTART}."
         )
     return None
+
+
+def other_fact(recorded: Facts | None, run: PlannedRun) -> str:
+    """Name the first fact of a run that is no longer as recorded, and what to do; "" if there is none."""
+    found = difference(recorded, facts_of(run.net, run.recipe, run.dataset.key)) if recorded else ""
+    return found and f"{found}. Resume with the code that began the run, or restart it: {RESTART}."
 
 
 def load_into(trainer: Trainer, checkpoint: Checkpoint | None, directory: RunDirectory) -> None:

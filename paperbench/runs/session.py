@@ -28,6 +28,7 @@ from paperbench.runs.resume import Checkpoint, CheckpointFacts, change_of_roundi
 from paperbench.runs.store import RunDirectory
 from paperbench.runs.weights import weights_bytes
 from paperbench.training.engines import Way, engine_candidates, why_best
+from paperbench.training.facts import facts_of
 from paperbench.training.memory import memory_free
 from paperbench.training.processes import ALONE, Processes
 from paperbench.training.soundness import sound_trainer
@@ -140,6 +141,9 @@ class RunSession:
             facts = from_json(CheckpointFacts, text)
             self._earlier, self.history = merged(facts.sessions), list(facts.history)
             self.best_test_error, self.divergence = facts.best_test_error, facts.divergence
+            self._training = facts.training
+        else:
+            self._training = processes.lead(partial(facts_of, run.net, run.recipe, run.dataset.key))
         self._engine, self.trainer, problems = self._sound_trainer(way, engine)
         self._fallback = "; ".join(problems) or None
         if text:
@@ -235,7 +239,9 @@ class RunSession:
         """Write checkpoint, history and record, in this order, so that the record never refers to missing files."""
         started = self._clock()
         sessions, history = self._sessions(), tuple(self.history)
-        facts = CheckpointFacts(1, self.run.id, self.best_test_error, self.divergence, sessions, history)
+        facts = CheckpointFacts(
+            1, self.run.id, self.best_test_error, self.divergence, sessions, history, self._training
+        )
         checkpoint = Checkpoint(facts, self.trainer.state_dict())
 
         def write() -> None:
@@ -296,5 +302,6 @@ class RunSession:
             spec=self.run.spec,
             files=Files(len(self.history), history, self._newest.path.name, weights_sha256),
             evaluations=tuple(self.run.recipe.evaluations.values()),
+            facts=self._training,
         )
         self.directory.write_record(self.record)

@@ -15,7 +15,7 @@ from paperbench.runs.lease import LEASE_SECONDS, Lease, LeaseLostError, acquire_
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Record
-from paperbench.runs.resume import ResumeError
+from paperbench.runs.resume import ResumeError, other_fact
 from paperbench.runs.session import RunSession, SessionSetting
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.specs.run_spec import Precision
@@ -27,8 +27,8 @@ from paperbench.typed import Line, Natural, from_json, to_json, typed
 
 
 def is_done(record: Record | None, run: PlannedRun, limits: Limits) -> bool:
-    """Whether nothing is left to do for a run within the limits."""
-    if record is None:
+    """Whether nothing is left to do for a run within the limits. One that was trained with other facts must restart."""
+    if record is None or other_fact(record.facts, run):
         return False
     last = limits.last_iteration(run.recipe.iterations)
     return record.status != "partial" or (last < run.recipe.iterations and record.iteration >= last)
@@ -50,11 +50,13 @@ def remaining(
 def _usable_record(run: PlannedRun, store: Store, incompatible: Incompatible) -> Record | None:
     """Return a run's record, unless it cannot be read, or the run is to be restarted."""
     record = store.readable_record(run.id)
-    return None if record and _is_to_restart(record, incompatible) else record
+    return None if record and _is_to_restart(record, run, incompatible) else record
 
 
-def _is_to_restart(record: Record, incompatible: Incompatible) -> bool:
-    return incompatible == "restart" and (record.is_mixed or record.numerics != (NUMERICS_VERSION,))
+def _is_to_restart(record: Record, run: PlannedRun, incompatible: Incompatible) -> bool:
+    if incompatible != "restart":
+        return False
+    return record.is_mixed or record.numerics != (NUMERICS_VERSION,) or bool(other_fact(record.facts, run))
 
 
 @typed
@@ -351,7 +353,9 @@ class Worker:
         directory = self._store.directory(run.id, lease.check)
         try:
             record = self._read_record(run, directory)
-            if record is None or not _is_to_restart(record, self._incompatible):
+            if record is None or not _is_to_restart(record, run, self._incompatible):
+                if record and (other := other_fact(record.facts, run)):
+                    raise ResumeError(f"{directory.path} was trained with other facts. {other}")
                 yield from self._train_together(run, lease, way)
                 return
         except (RecordError, ResumeError):

@@ -41,13 +41,15 @@ class MomentumSGD:
     Attributes:
         momentum: One buffer b per parameter, initially zero; empty if the recipe has no momentum.
         rate: The learning rate.
+        dtype: Of the parameters.
     """
 
     def __init__(self, parameters: Iterable[Tensor], recipe: Recipe) -> None:
         self._parameters, self._recipe = list(parameters), recipe
         self.rate = recipe.rate_at(0)
         like = self._parameters[0]
-        self._rate_on_device = torch.tensor(self.rate, dtype=like.dtype, device=like.device)
+        self.dtype = like.dtype
+        self._rate_on_device = torch.tensor(self.rate, dtype=self.dtype, device=like.device)
         decays = [recipe.weight_decay_on != "convolutions" or p.ndim == 4 for p in self._parameters]
         self._groups = [
             ([i for i, its_decay in enumerate(decays) if its_decay == decay], recipe.weight_decay if decay else 0.0)

@@ -62,7 +62,7 @@ class TrainingStep:
 
     def _loss_weight(self, images: int) -> Tensor:
         """Return the weight of one image in the mean loss of a batch."""
-        return torch.tensor(1 / images, device=self._device)
+        return torch.tensor(1 / images, dtype=self._optimiser.dtype, device=self._device)
 
     def compute(self, choices: Choices, images: int | None = None) -> None:
         """Compute the gradients of this process's images, which changes no state of the training.
@@ -98,7 +98,7 @@ class TrainingStep:
         # Gradients start from None for each group and are added in one call; autograd would add them one by one.
         working.clear_gradients()
         with autocast(self._precision, self._device):
-            logits = working.module(images).float()
+            logits = working.module(images).to(weight.dtype)
         smoothing = self._recipe.label_smoothing or 0.0
         loss = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
         loss.backward(weight)
