@@ -139,6 +139,11 @@ class Environment:
     device: Line
     threads: Annotated[int, Field(ge=1, le=65_536)]
 
+    def is_same_machine(self, other: Environment) -> bool:
+        """Whether equal training on both gives equal bits; of GPUs that is not assumed."""
+        facts = [(of.torch, of.device, of.threads) for of in (self, other)]
+        return self.cuda is None and facts[0] == facts[1]
+
 
 @typed
 class Session:
