@@ -27,8 +27,11 @@ from typing import TYPE_CHECKING, Any
 
 from paperbench.ambient import neutral
 from paperbench.analysis.record import Analysis, read_analyses
+from paperbench.compare.against import Changes, Side, find_changes
 from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, Requirement, compare
+from paperbench.compare.evidence import Evidence
+from paperbench.compare.noise import MIN_RUNS_OF_NOISE
 from paperbench.compare.power import Outlook, assess_outlook
 from paperbench.compare.responses import ReadAnalyses
 from paperbench.compare.verdicts import CellFacts
@@ -253,6 +256,32 @@ class PublishedTable:
         if results is not None:
             read = _Results.read(Path(results), self.id, profile)
         return self._judge(read, chosen, profile, seeds)
+
+    def compare_against(
+        self,
+        baseline: str | PathLike[str],
+        results: str | PathLike[str] = "results",
+        *,
+        cells: str | Sequence[str] = "*",
+        profile: str = "paper",
+        margin: float = 1.0,
+    ) -> Changes:
+        """Say what changed in the runs of a results directory against those of another one, the baseline.
+
+        Args:
+            cells: See `compare`.
+            margin: Smallest difference of test errors that matters, in percentage points.
+        """
+        self.table.profiles.named(profile)
+        chosen = self.table.cells(cells, on_request=True)
+
+        def side(read: _Results) -> Side:
+            evidence = Evidence(self.table, profile, MIN_RUNS_OF_NOISE, read.records, (), self._others)
+            return Side(evidence, lambda run: read.store.directory(run).history())
+
+        new, old = (_Results.read(Path(one), self.id, profile) for one in (results, baseline))
+        found = find_changes(chosen, side(new), side(old), margin)
+        return replace(found, left_out=(*new.complaints, *old.complaints, *found.left_out))
 
     def _judge(self, results: _Results, chosen: Sequence[Cell], profile: str, seeds: int | None) -> JudgedTable:
         comparison = compare(

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import add_shared, chosen, name_left_out, name_other_profiles
+from paperbench.cli.arguments import add_shared, chosen, name_left_out, name_other_profiles, positive_points
+from paperbench.errors import PaperbenchError
 from paperbench.options import Selection, command
 from paperbench.report import FORMATS
+
+if TYPE_CHECKING:
+    from paperbench.api import PublishedTable
 
 SUMMARY = "judge each cell and claim of a table"
 DESCRIPTION = (
@@ -37,6 +43,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="no difference",
         help="exit with 1 if any cell, including one without runs, is not reproduced",
     )
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="DIR",
+        help="compare with the runs of this results directory, not with the paper. Exit status: 1 if a net differs; "
+        "else 3 if one cannot be judged; else 0",
+    )
+    parser.add_argument(
+        "--margin",
+        type=positive_points,
+        metavar="POINTS",
+        help="with --against: smallest difference of test errors that matters (default: 1)",
+    )
     add_shared(parser, "--results", "--tables")
 
 
@@ -45,6 +64,10 @@ def execute(args: argparse.Namespace) -> int:
     from paperbench.report.grid import paragraph
 
     table = load_table(args.table, args.tables)
+    if args.against is not None:
+        return _compare_against(table, args)
+    if args.margin is not None:
+        raise PaperbenchError("--margin goes with --against. The paper's cells have tolerances of their own.")
     judged = table.compare(args.results, cells=args.cells or "*", profile=args.profile, seeds=args.seeds)
     report = judged.render(args.format, args.require, long=args.long)
     print(report, end="" if report.endswith("\n") else "\n")
@@ -53,3 +76,17 @@ def execute(args: argparse.Namespace) -> int:
     name_left_out(judged.left_out)
     name_other_profiles(args.results, judged.other_profiles)
     return 0 if judged.holds(args.require) else 1
+
+
+def _compare_against(table: PublishedTable, args: argparse.Namespace) -> int:
+    from paperbench.report import against, json_format, junit
+
+    formats = {"table": against.render, "json": json_format.render, "junit": junit.render_changes}
+    if args.format not in formats or args.seeds or args.long or args.require == "reproduced":
+        known = " or ".join(formats)
+        raise PaperbenchError(f"With --against, leave out --seeds, --long and --require; --format is {known}.")
+    how = {"cells": args.cells or "*", "profile": args.profile, "margin": args.margin or 1.0}
+    changes = table.compare_against(args.against, args.results, **how)
+    print(formats[args.format](changes), end="")
+    name_left_out(changes.left_out)
+    return changes.exit_status

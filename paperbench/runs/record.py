@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 from pydantic import FailFast, Field
 
 from paperbench.data.dataset import Dataset
+from paperbench.options import is_bit_equal
 from paperbench.runs.hashed import HashedJson
 from paperbench.specs.experiment import Metric
 from paperbench.specs.recipe import Evaluation
@@ -167,6 +168,12 @@ class Session:
     fallback: Line | None = None
     processes: Count | None = None
     at_once: Count | None = None
+
+    def must_equal(self, other: Session) -> bool:
+        """Whether engine, numerics and machine promise the bits that another session would have trained."""
+        is_exact = is_bit_equal(self.engine) and not (self.processes and self.fallback)
+        is_same_code = self.code.numerics == other.code.numerics
+        return is_exact and is_same_code and self.environment.is_same_machine(other.environment)
 
 
 def make_up(sessions: tuple[Session, ...], iteration: int) -> bool:
