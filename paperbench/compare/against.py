@@ -29,24 +29,19 @@ class NetChange:
     """What changed in the runs of a net.
 
     Attributes:
-        setting: The net's setting in a sweep; empty in a cell with one net.
-        new, baseline: The runs compared; null if they have no counterpart.
+        name: "row/column" and, in a sweep, the setting.
+        new, baseline: The runs compared, of which as many count as have ended on both sides; null if one has none.
         difference: Mean error of the new runs minus that of the baseline, in percentage points; null if not tested.
         p_value: Of the hypothesis that nothing changed by more than the margin; null if not tested.
     """
 
-    cell: str
-    setting: str
+    name: str
     new: GroupFacts | None
     baseline: GroupFacts | None
     outcome: Outcome
     reason: str
     difference: float | None = None
     p_value: float | None = None
-
-    @property
-    def name(self) -> str:
-        return f"{self.cell}, {self.setting}" if self.setting else self.cell
 
 
 @typed
@@ -88,20 +83,23 @@ def find_changes(cells: Sequence[Cell], new: Side, baseline: Side, margin: float
     Args:
         margin: Smallest difference of errors that matters, in percentage points.
     """
-    found, without_runs, sides = list[NetChange](), 0, {"new": new, "baseline": baseline}
-    left_out = [f"{name}: {text}" for name, side in sides.items() for text in side.evidence.left_out]
+    found, without_runs, sides, names = list[NetChange](), 0, (new, baseline), ("new", "baseline")
+    left_out = [f"{name}: {text}" for name, side in zip(names, sides, strict=True) for text in side.evidence.left_out]
     for cell, setting in [(one, setting) for one in cells for setting in one.settings]:
-        groups = {name: side.evidence.groups(cell, setting) for name, side in sides.items()}
-        pairs = [(one, other) for one in groups["new"] for other in groups["baseline"] if _are_alike(one, other)]
+        net = f"{cell.id}, {setting.label}" if setting.label else cell.id
+        groups = [side.evidence.groups(cell, setting) for side in sides]
+        pairs = [(one, other) for one in groups[0] for other in groups[1] if _are_alike(one, other)]
         if pairs:
             pair = max(pairs, key=lambda pair: [group.conditions.numerics for group in pair])
-            outcome = _bit_for_bit(pair, new, baseline) or _by_errors(cell, setting, pair, new, baseline, margin)
-            found.append(NetChange(cell.id, setting.label, *pair, *outcome))
-            others = [(side, one) for side in sides for one in groups[side] if one not in pair]
-            left_out += [f"{side}: {cell.id}: not compared: {one!r}" for side, one in others]
-        elif any(groups.values()):
-            has = [f"{side}: {', '.join(str(one.conditions) for one in groups[side]) or 'no runs'}" for side in sides]
-            found.append(NetChange(cell.id, setting.label, None, None, "missing", "; ".join(has)))
+            outcome = _bit_for_bit(pair, sides) or _by_errors(cell, setting, pair, sides, margin)
+            n = min(len(group.ended) for group in pair)
+            ours, theirs = (group.counting(group.ended[:n]) for group in pair)
+            found.append(NetChange(net, ours, theirs, *outcome))
+            others = [(name, one) for name, its in zip(names, groups, strict=True) for one in its if one not in pair]
+            left_out += [f"{name}: {net}: not compared: {one!r}" for name, one in others]
+        elif any(groups):
+            has = [", ".join(str(one.conditions) for one in its) or "no runs" for its in groups]
+            found.append(NetChange(net, None, None, "missing", f"new: {has[0]}; baseline: {has[1]}"))
         else:
             without_runs += 1
     p_values = {n: net.p_value for n, net in enumerate(found) if net.p_value is not None}
@@ -117,7 +115,7 @@ def _are_alike(one: GroupFacts, other: GroupFacts) -> bool:
     return keys[0] == keys[1]
 
 
-def _bit_for_bit(pair: Sequence[GroupFacts], *sides: Side) -> _Found | None:
+def _bit_for_bit(pair: Sequence[GroupFacts], sides: Sequence[Side]) -> _Found | None:
     """Return the first difference of runs that must be equal, or that all runs are equal; else None."""
     equal = unfinished = 0
     for run in [run for run in pair[0].ids if run in pair[1].ids]:
@@ -155,24 +153,25 @@ def _end(record: Record) -> dict[str, Any]:
 
 
 def _by_errors(
-    cell: Cell, setting: Setting, pair: Sequence[GroupFacts], new: Side, baseline: Side, margin: float
+    cell: Cell, setting: Setting, pair: Sequence[GroupFacts], sides: Sequence[Side], margin: float
 ) -> _Found:
-    """Test the errors of the runs that have ended."""
-    samples = [errors_of(group.runs) for group in pair]
-    sizes, diverged = [*map(len, samples)], [errors.count(math.inf) for errors in samples]
-    if min(sizes) < 2:
-        return "underpowered", "{} new runs and {} of the baseline have ended, of 2 needed on each side".format(*sizes)
+    """Test the errors of equally many ended runs of both sides: of unequal numbers, Welch's test errs too often."""
+    ended = [len(group.ended) for group in pair]
+    n = min(ended)
+    if n < 2:
+        return "underpowered", f"{ended[0]} new runs and {ended[1]} of the baseline have ended; 2 of each are needed"
+    samples = [errors_of(group.ended[:n]) for group in pair]
+    diverged = [errors.count(math.inf) for errors in samples]
     if any(diverged):
-        reason = f"{diverged[0]} of {sizes[0]} new runs and {diverged[1]} of {sizes[1]} of the baseline diverged"
-        if diverged in ([sizes[0], 0], [0, sizes[1]]):
-            return "underpowered", reason, None, 2 / math.comb(sum(sizes), sizes[0])  # Fisher's exact test
-        return "equivalent" if diverged == sizes else "underpowered", reason
-    sides = zip((new.evidence, baseline.evidence), pair, strict=True)
+        reason = f"{diverged[0]} of {n} new runs and {diverged[1]} of {n} of the baseline diverged"
+        if sorted(diverged) == [0, n]:
+            return "underpowered", reason, None, 2 / math.comb(2 * n, n)  # Fisher's exact test
+        return "equivalent" if min(diverged) == n else "underpowered", reason
     contrast = compute_contrast(
-        [errors[: min(sizes)] for errors in samples],  # Welch's test errs too often if the sizes differ
+        samples,
         [1, -1],
-        priors=[evidence.prior(cell, setting, group.conditions, 1) for evidence, group in sides],
-        resolution=100 / DATASETS[cell.dataset_in(new.evidence.profile)].test_images,
+        priors=[side.evidence.prior(cell, setting, one.conditions, 1) for side, one in zip(sides, pair, strict=True)],
+        resolution=100 / DATASETS[cell.dataset_in(sides[0].evidence.profile)].test_images,
     )
     low, high = contrast.interval(EQUIVALENCE_LEVEL)
     outcome: Outcome = "equivalent" if contrast.p_equivalent(margin) <= EQUIVALENCE_LEVEL else "underpowered"

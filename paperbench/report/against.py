@@ -12,8 +12,8 @@ from paperbench.report.report import percent
 
 
 def mean_error(group: GroupFacts | None) -> str:
-    """Return the mean test error in percent of the runs that have ended, and their number."""
-    errors = errors_of(group.runs) if group else []
+    """Return the mean test error in percent of the runs that count, and their number."""
+    errors = errors_of(run for run in group.runs if run.counted) if group else []
     return f"{percent(statistics.fmean(errors))} (n={len(errors)})" if errors else NOTHING
 
 

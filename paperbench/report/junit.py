@@ -17,6 +17,7 @@ from paperbench import __version__
 from paperbench.compare.against import Changes
 from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, Requirement
+from paperbench.report.against import mean_error
 from paperbench.report.grid import NOTHING, published
 from paperbench.report.report import CellReport, Report, format_interval, method, percent
 
@@ -50,8 +51,8 @@ def render_changes(changes: Changes) -> str:
     suite = _add(root, "testsuite", name=name)
     for net in changes.nets:
         case = _add(suite, "testcase", classname=name, name=net.name)
-        details = [net.reason, *(repr(one) for side in (net.new, net.baseline) if side for one in (side, *side.runs))]
-        _add_outcome(case, _OF_CHANGES.get(net.outcome, "skipped"), f"{net.outcome}: {net.reason}", details)
+        errors = [f"new: {mean_error(net.new)}", f"baseline: {mean_error(net.baseline)}"]
+        _add_outcome(case, _OF_CHANGES.get(net.outcome, "skipped"), f"{net.outcome}: {net.reason}", errors)
     return _document(root)
 
 
