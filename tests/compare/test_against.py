@@ -205,7 +205,7 @@ GRID = [(cells, runs) for cells in (5, 10, 25) for runs in (2, 3, 5)]
 @pytest.mark.parametrize("spread", [0.0, 0.5])
 def test_error_rates(cells: int, runs: int, spread: float, full: bool) -> None:
     """False alarms in 1 % of tables, and shifts of the margin called equivalent in 5 % of nets, at most."""
-    tables = 4_000 if full else 400
+    tables = 2_000 if full else 400
     for noise in (0.1, 0.3, 1.0, 2.0):
         for step in (0.01, 100 / 360):  # of CIFAR and of the digits
             assert rates(cells, runs, noise, 0.0, step, spread, tables)[0] <= 0.01 + 3 * math.sqrt(0.01 / tables)
