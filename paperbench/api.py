@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from paperbench.ambient import neutral
 from paperbench.analysis.record import Analysis, read_analyses
-from paperbench.compare.against import Changes, Side, find_changes
+from paperbench.compare.against import Changes, find_changes
 from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, Requirement, compare
 from paperbench.compare.evidence import Evidence
@@ -274,14 +274,11 @@ class PublishedTable:
         """
         self.table.profiles.named(profile)
         chosen = self.table.cells(cells, on_request=True)
-
-        def side(read: _Results) -> Side:
-            evidence = Evidence(self.table, profile, MIN_RUNS_OF_NOISE, read.records, (), self._others)
-            return Side(evidence, lambda run: read.store.directory(run).history())
-
-        new, old = (_Results.read(Path(one), self.id, profile) for one in (results, baseline))
-        found = find_changes(chosen, side(new), side(old), margin)
-        return replace(found, left_out=(*new.complaints, *old.complaints, *found.left_out))
+        sides = [_Results.read(Path(one), self.id, profile) for one in (results, baseline)]
+        planned = MIN_RUNS_OF_NOISE
+        evidence = [Evidence(self.table, profile, planned, one.records, (), self._others) for one in sides]
+        found = find_changes(chosen, evidence, [one.store.history for one in sides], margin)
+        return replace(found, left_out=(*sides[0].complaints, *sides[1].complaints, *found.left_out))
 
     def _judge(self, results: _Results, chosen: Sequence[Cell], profile: str, seeds: int | None) -> JudgedTable:
         comparison = compare(

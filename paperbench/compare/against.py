@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 from paperbench.catalogue import DATASETS
@@ -21,7 +21,7 @@ EQUIVALENCE_LEVEL, DIFFERENCE_LEVEL = 0.05, 0.01
 """Level of a net's test for equivalence, and of all tests for a difference together."""
 
 Outcome = Literal["identical", "equivalent", "different", "underpowered", "missing"]
-_Found = tuple[Outcome, str] | tuple[Outcome, str, float | None, float]
+_Found = tuple[Outcome, str] | tuple[Outcome, str, float | None, float | None]
 
 
 @typed
@@ -69,34 +69,33 @@ class Changes:
         return 1 if "different" in outcomes else 3 if not outcomes or outcomes & {"underpowered", "missing"} else 0
 
 
-@dataclass(frozen=True)
-class Side:
-    """The runs of one results directory; `history` reads that of a run, by its id."""
-
-    evidence: Evidence
-    history: Callable[[str], Sequence[HistoryLine]]
+ReadHistory = Callable[[str], Sequence[HistoryLine]]
+"""Reads the history of a run, by its id."""
 
 
-def find_changes(cells: Sequence[Cell], new: Side, baseline: Side, margin: float) -> Changes:
+def find_changes(
+    cells: Sequence[Cell], evidence: Sequence[Evidence], histories: Sequence[ReadHistory], margin: float
+) -> Changes:
     """Compare the runs of each net of some cells: the newest that have the same data and precision on both sides.
 
     Args:
+        evidence, histories: Those of the new runs and of the baseline.
         margin: Smallest difference of errors that matters, in percentage points.
     """
-    found, without_runs, sides, names = list[NetChange](), 0, (new, baseline), ("new", "baseline")
-    left_out = [f"{name}: {text}" for name, side in zip(names, sides, strict=True) for text in side.evidence.left_out]
+    names, found, without_runs = ("new", "baseline"), list[NetChange](), 0
+    left_out = [f"{name}: {text}" for name, its in zip(names, evidence, strict=True) for text in its.left_out]
     for cell, setting in [(one, setting) for one in cells for setting in one.settings]:
         net = f"{cell.id}, {setting.label}" if setting.label else cell.id
-        groups = [side.evidence.groups(cell, setting) for side in sides]
-        pairs = [(one, other) for one in groups[0] for other in groups[1] if _are_alike(one, other)]
+        groups = [its.groups(cell, setting) for its in evidence]
+        pairs = [(one, other) for one in groups[0] for other in groups[1] if _key(one) == _key(other)]
         if pairs:
             pair = max(pairs, key=lambda pair: [group.conditions.numerics for group in pair])
-            outcome = _bit_for_bit(pair, sides) or _by_errors(cell, setting, pair, sides, margin)
+            for name, its in zip(names, groups, strict=True):
+                left_out += [f"{name}: {net}: not compared: {one!r}" for one in its if one not in pair]
             n = min(len(group.ended) for group in pair)
-            ours, theirs = (group.counting(group.ended[:n]) for group in pair)
-            found.append(NetChange(net, ours, theirs, *outcome))
-            others = [(name, one) for name, its in zip(names, groups, strict=True) for one in its if one not in pair]
-            left_out += [f"{name}: {net}: not compared: {one!r}" for name, one in others]
+            new, baseline = (group.counting(group.ended[:n]) for group in pair)
+            outcome = _bit_for_bit(pair, evidence, histories) or _by_errors(cell, setting, pair, evidence, margin)
+            found.append(NetChange(net, new, baseline, *outcome))
         elif any(groups):
             has = [", ".join(str(one.conditions) for one in its) or "no runs" for its in groups]
             found.append(NetChange(net, None, None, "missing", f"new: {has[0]}; baseline: {has[1]}"))
@@ -105,55 +104,54 @@ def find_changes(cells: Sequence[Cell], new: Side, baseline: Side, margin: float
     p_values = {n: net.p_value for n, net in enumerate(found) if net.p_value is not None}
     for n, differs in zip(p_values, holm([*p_values.values()], DIFFERENCE_LEVEL), strict=True):
         found[n] = replace(found[n], outcome="different") if differs else found[n]
-    of = new.evidence
-    return Changes(1, of.table.id, of.profile_name, margin, tuple(found), without_runs, tuple(left_out))
+    table, profile = evidence[0].table.id, evidence[0].profile_name
+    return Changes(1, table, profile, margin, tuple(found), without_runs, tuple(left_out))
 
 
-def _are_alike(one: GroupFacts, other: GroupFacts) -> bool:
-    """Whether two groups share pixels and precision; a new version of the numerics or of torch is to be compared."""
-    keys = [(of.data and of.data.fingerprint, of.precision) for of in (one.conditions, other.conditions)]
-    return keys[0] == keys[1]
+def _key(group: GroupFacts) -> tuple[object, ...]:
+    """Return what runs must share. Not the numerics version: a change of it is to be judged by errors."""
+    data = group.conditions.data
+    return data and data.fingerprint, group.conditions.precision
 
 
-def _bit_for_bit(pair: Sequence[GroupFacts], sides: Sequence[Side]) -> _Found | None:
+def _bit_for_bit(
+    pair: Sequence[GroupFacts], evidence: Sequence[Evidence], histories: Sequence[ReadHistory]
+) -> _Found | None:
     """Return the first difference of runs that must be equal, or that all runs are equal; else None."""
     equal = unfinished = 0
     for run in [run for run in pair[0].ids if run in pair[1].ids]:
-        new, baseline = (side.evidence.records[run] for side in sides)
-        first, *others = (*new.sessions, *baseline.sessions)
-        if all(one.must_equal(first) for one in (first, *others)):
-            lines = [side.history(run) for side in sides]
-            if change := first_difference(new, baseline, *lines):
-                return "different", change
-            equal += all(lines)
-            unfinished += "partial" in (new.status, baseline.status)
+        new, baseline = (its.records[run] for its in evidence)
+        sessions = (*new.sessions, *baseline.sessions)
+        if not all(session.must_equal(sessions[0]) for session in sessions):
+            continue
+        lines = [read(run) for read in histories]
+        is_unfinished = "partial" in (new.status, baseline.status)
+        both = zip(*lines, strict=False)  # as far as both have got
+        places = [(f"iteration {then.iteration:,}", _numbers(then), _numbers(now)) for now, then in both]
+        places += [] if is_unfinished else [("at the end", _end(baseline), _end(new))]
+        for place, then, now in places:
+            for change in differences(then, now):
+                return "different", f"seed {new.seed}, {place}: {change}"
+        equal += all(lines)
+        unfinished += is_unfinished
     if not equal == len(pair[0].runs) == len(pair[1].runs):
         return None
     rest = f", {unfinished} of them as far as both sides have got" if unfinished else ""
     return "identical", f"{count(equal, 'run')} equal bit for bit{rest}"
 
 
-def first_difference(
-    new: Record, baseline: Record, its_lines: Sequence[HistoryLine], lines_of_baseline: Sequence[HistoryLine]
-) -> str | None:
-    """Name the first number, times aside, in which two runs differ, as far as both have got."""
-    for then, now in zip(lines_of_baseline, its_lines, strict=False):
-        for change in differences({**vars(then), "seconds": None}, {**vars(now), "seconds": None}):
-            return f"seed {new.seed}, iteration {then.iteration:,}: {change}"
-    have_ended = "partial" not in (new.status, baseline.status)
-    for change in differences(_end(baseline), _end(new)) if have_ended else ():
-        return f"seed {new.seed}, at the end: {change}"
-    return None
+def _numbers(value: Any) -> dict[str, Any]:
+    return {name: its for name, its in vars(value).items() if name not in ("seconds", "evaluation")}
 
 
 def _end(record: Record) -> dict[str, Any]:
     result, divergence = (vars(one) if one else {} for one in (record.result, record.divergence))
-    measured = {str(one.evaluation): {**vars(one), "evaluation": None} for one in result.get("evaluations", ())}
+    measured = {str(one.evaluation): _numbers(one) for one in result.get("evaluations", ())}
     return {"status": record.status, **divergence, **result, "evaluations": measured}
 
 
 def _by_errors(
-    cell: Cell, setting: Setting, pair: Sequence[GroupFacts], sides: Sequence[Side], margin: float
+    cell: Cell, setting: Setting, pair: Sequence[GroupFacts], evidence: Sequence[Evidence], margin: float
 ) -> _Found:
     """Test the errors of equally many ended runs of both sides: of unequal numbers, Welch's test errs too often."""
     ended = [len(group.ended) for group in pair]
@@ -164,14 +162,13 @@ def _by_errors(
     diverged = [errors.count(math.inf) for errors in samples]
     if any(diverged):
         reason = f"{diverged[0]} of {n} new runs and {diverged[1]} of {n} of the baseline diverged"
-        if sorted(diverged) == [0, n]:
-            return "underpowered", reason, None, 2 / math.comb(2 * n, n)  # Fisher's exact test
-        return "equivalent" if min(diverged) == n else "underpowered", reason
+        p_value = 2 / math.comb(2 * n, n) if sorted(diverged) == [0, n] else None  # Fisher's exact test
+        return "equivalent" if min(diverged) == n else "underpowered", reason, None, p_value
     contrast = compute_contrast(
         samples,
         [1, -1],
-        priors=[side.evidence.prior(cell, setting, one.conditions, 1) for side, one in zip(sides, pair, strict=True)],
-        resolution=100 / DATASETS[cell.dataset_in(sides[0].evidence.profile)].test_images,
+        priors=[its.prior(cell, setting, one.conditions, 1) for its, one in zip(evidence, pair, strict=True)],
+        resolution=100 / DATASETS[cell.dataset_in(evidence[0].profile)].test_images,
     )
     low, high = contrast.interval(EQUIVALENCE_LEVEL)
     outcome: Outcome = "equivalent" if contrast.p_equivalent(margin) <= EQUIVALENCE_LEVEL else "underpowered"

@@ -13,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from paperbench.compare.against import Changes, Side, find_changes
+from paperbench.compare.against import Changes, ReadHistory, find_changes
 from paperbench.compare.evidence import Evidence
 from paperbench.compare.noise import NO_PRIOR, Floats, Prior, prior_from_others, variance_of
 from paperbench.compare.statistics import compute_contrast, holm
 from paperbench.runs.history import HistoryLine
 from paperbench.runs.record import Record
+from paperbench.specs.table import Table
 from tests.compare.judging import COPY, a_table, contrast_by_definition, record, records, table_prior
 from tests.report.stores import history_of
 
@@ -30,10 +31,10 @@ INF = math.inf
 
 
 def side(
-    runs: Iterable[Record], histories: dict[str, Sequence[HistoryLine]] | None = None, table: Any = TABLE2
-) -> Side:
+    runs: Iterable[Record], histories: dict[str, Sequence[HistoryLine]] | None = None, table: Table = TABLE2
+) -> tuple[Evidence, ReadHistory]:
     evidence = Evidence(table, "paper", 3, runs, (), tuple)
-    return Side(evidence, lambda run: (histories or {}).get(run) or HISTORY[: evidence.records[run].iteration // 100])
+    return evidence, lambda run: (histories or {}).get(run) or HISTORY[: evidence.records[run].iteration // 100]
 
 
 def elsewhere(runs: Iterable[Record]) -> list[Record]:
@@ -45,7 +46,7 @@ def elsewhere(runs: Iterable[Record]) -> list[Record]:
 
 
 def changes_of(new: Iterable[Record], baseline: Iterable[Record], margin: float = 1.0) -> Changes:
-    return find_changes(TABLE2.cells(), side(new), side(baseline), margin)
+    return find_changes(TABLE2.cells(), *zip(side(new), side(baseline), strict=True), margin)
 
 
 # Bit for bit
@@ -74,10 +75,10 @@ def test_smallest_change_of_any_number_of_a_run_is_named(data: st.DataObject) ->
     measured = tuple(swap.get(id(one), one) for one in result.evaluations)
     new_run = replace(run, result=replace(swap.get(id(result), result), evaluations=measured))
     baseline, cells = side(runs, histories, table), [table.cell(cell)]
-    (same,) = find_changes(cells, side(runs, histories, table), baseline, 1.0).nets
+    (same,) = find_changes(cells, *zip(side(runs, histories, table), baseline, strict=True), 1.0).nets
     assert (same.outcome, same.reason) == ("identical", "3 runs equal bit for bit")
     new = side([new_run if one is run else one for one in runs], {**histories, run.run: new_lines}, table)
-    found = find_changes(cells, new, baseline, 1.0)
+    found = find_changes(cells, *zip(new, baseline, strict=True), 1.0)
     assert found.nets[0].reason == f"seed {seed}, {where}{name} was {before!r} and is {after!r}"
     assert (found.nets[0].outcome, found.exit_status) == ("different", 1)
 
