@@ -110,7 +110,7 @@ class JudgedTable:
 
     def curves(self, parts: int = sys.maxsize) -> tuple[Curve, ...]:
         """Return the training curves of every net with runs, the longer ones thinned to so many parts of a training."""
-        return tuple(curves_of(self.comparison, lambda r: thinned(self._store.directory(r.run).history(), r, parts)))
+        return tuple(curves_of(self.comparison, lambda r: thinned(self._store.history(r.run), r, parts)))
 
     def panels(self, figure: str | None = None) -> list[CurvePanel]:
         """Return the training curves as panels, of the whole table or of one of the paper's figures, such as "fig6"."""
@@ -272,11 +272,13 @@ class PublishedTable:
             cells: See `compare`.
             margin: Smallest difference of test errors that matters, in percentage points.
         """
+        if not margin > 0:
+            raise PaperbenchError(f"The margin must be a positive number of percentage points, not {margin}.")
         self.table.profiles.named(profile)
         chosen = self.table.cells(cells, on_request=True)
         sides = [_Results.read(Path(one), self.id, profile) for one in (results, baseline)]
-        planned = MIN_RUNS_OF_NOISE
-        evidence = [Evidence(self.table, profile, planned, one.records, (), self._others) for one in sides]
+        context = self.table, profile, MIN_RUNS_OF_NOISE
+        evidence = [Evidence(*context, one.records, (), self._others) for one in sides]
         found = find_changes(chosen, evidence, [one.store.history for one in sides], margin)
         return replace(found, left_out=(*sides[0].complaints, *sides[1].complaints, *found.left_out))
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from paperbench.cli.arguments import add_shared, chosen, name_left_out, name_other_profiles, positive_points
 from paperbench.errors import PaperbenchError
 from paperbench.options import Selection, command
 from paperbench.report import FORMATS
-
-if TYPE_CHECKING:
-    from paperbench.api import PublishedTable
 
 SUMMARY = "judge each cell and claim of a table"
 DESCRIPTION = (
@@ -63,11 +59,11 @@ def execute(args: argparse.Namespace) -> int:
     from paperbench.api import load_table
     from paperbench.report.grid import paragraph
 
-    table = load_table(args.table, args.tables)
     if args.against is not None:
-        return _compare_against(table, args)
+        return _compare_against(args)
     if args.margin is not None:
         raise PaperbenchError("--margin goes with --against. The paper's cells have tolerances of their own.")
+    table = load_table(args.table, args.tables)
     judged = table.compare(args.results, cells=args.cells or "*", profile=args.profile, seeds=args.seeds)
     report = judged.render(args.format, args.require, long=args.long)
     print(report, end="" if report.endswith("\n") else "\n")
@@ -78,15 +74,16 @@ def execute(args: argparse.Namespace) -> int:
     return 0 if judged.holds(args.require) else 1
 
 
-def _compare_against(table: PublishedTable, args: argparse.Namespace) -> int:
+def _compare_against(args: argparse.Namespace) -> int:
+    from paperbench.api import load_table
     from paperbench.report import against, json_format, junit
 
     formats = {"table": against.render, "json": json_format.render, "junit": junit.render_changes}
     if args.format not in formats or args.seeds or args.long or args.require == "reproduced":
         known = " or ".join(formats)
         raise PaperbenchError(f"With --against, leave out --seeds, --long and --require; --format is {known}.")
-    how = {"cells": args.cells or "*", "profile": args.profile, "margin": args.margin or 1.0}
-    changes = table.compare_against(args.against, args.results, **how)
+    table, how = load_table(args.table, args.tables), {"profile": args.profile, "margin": args.margin or 1.0}
+    changes = table.compare_against(args.against, args.results, cells=args.cells or "*", **how)
     print(formats[args.format](changes), end="")
     name_left_out(changes.left_out)
     return changes.exit_status

@@ -157,7 +157,10 @@ def _by_errors(
     ended = [len(group.ended) for group in pair]
     n = min(ended)
     if n < 2:
-        return "underpowered", f"{ended[0]} new runs and {ended[1]} of the baseline have ended; 2 of each are needed"
+        return (
+            "underpowered",
+            f"too few runs have ended: {ended[0]} new, {ended[1]} in the baseline; 2 of each are needed",
+        )
     samples = [errors_of(group.ended[:n]) for group in pair]
     diverged = [errors.count(math.inf) for errors in samples]
     if any(diverged):

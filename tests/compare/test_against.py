@@ -21,6 +21,7 @@ from paperbench.runs.history import HistoryLine
 from paperbench.runs.record import Record
 from paperbench.specs.table import Table
 from tests.compare.judging import COPY, a_table, contrast_by_definition, record, records, table_prior
+from tests.helpers import a_session
 from tests.report.stores import history_of
 
 TABLE2 = a_table("table2")
@@ -99,7 +100,7 @@ ELSEWHERE = None
             (6.1, 6.2),
             ELSEWHERE,
             "underpowered",
-            "1 new runs and 2 of the baseline have ended; 2 of each are needed",
+            "too few runs have ended: 1 new, 2 in the baseline; 2 of each are needed",
         ),
         ((INF, INF), (INF, INF), ELSEWHERE, "equivalent", "2 of 2 new runs and 2 of 2 of the baseline diverged"),
         ((INF, 6.1), (6.1, 6.2), ELSEWHERE, "underpowered", "1 of 2 new runs and 0 of 2 of the baseline diverged"),
@@ -130,6 +131,28 @@ def test_outcomes(new: Any, baseline: Any, how: Any, outcome: str, reason: str) 
     assert (net.outcome, net.reason) == (outcome, reason)
     assert found.exit_status == {"identical": 0, "equivalent": 0, "different": 1}.get(outcome, 3)
     assert found.without_runs == len(CELLS) - 1
+
+
+def test_newest_numerics_are_compared_and_others_named() -> None:
+    older = records(TABLE2, PREACT, (6.1, 6.2, 6.15, 6.1, 6.2))
+    newer = records(TABLE2, PREACT, (16.1, 16.2, 16.15), numerics=2)
+    found = changes_of([*newer, *older[3:]], older)
+    assert [net.outcome for net in found.nets] == ["different"]
+    assert found.left_out == ("new: preact/resnet110: not compared: <2 runs: CIFAR-10, fp32, numerics 1>",)
+
+
+@pytest.mark.parametrize(
+    ("change", "must_equal"),
+    [
+        ({"python": "3.14.0", "engine": "graph", "processes": 2, "seconds": 1.0}, True),
+        *(({name: "another"}, False) for name in ("torch", "device", "engine", "cuda")),
+        ({"threads": 4}, False),
+        ({"numerics": 2}, False),
+        ({"processes": 2, "fallback": "their first steps differ"}, False),
+    ],
+)
+def test_machine_engine_and_numerics_decide_whether_bits_are_compared(change: dict[str, Any], must_equal: bool) -> None:
+    assert a_session(9, **change).must_equal(a_session(9)) == must_equal
 
 
 # Error rates
