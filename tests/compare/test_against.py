@@ -92,7 +92,7 @@ ELSEWHERE = None
     [
         ((6.1, INF), (6.1, 6.2), {}, "different", 'seed 1, at the end: status was "finished" and is "diverged"'),
         ((6.1, None), (6.1, 6.2), {}, "identical", "2 runs equal bit for bit, 1 of them as far as both sides have got"),
-        ((6.1, 6.2), (6.1, 6.2, 6.2), {}, "underpowered", "+0.00 points, 90 % interval [-0.21, +0.21], margin 0.2"),
+        ((6.1, 6.2), (6.1, 6.2, 9.2), {}, "underpowered", "+0.00 points, 90 % interval [-0.21, +0.21], margin 0.2"),
         ((6.1, 6.2), (6.1, 6.2), ELSEWHERE, "underpowered", "+0.00 points, 90 % interval [-0.21, +0.21], margin 0.2"),
         ((6.1, 6.1), (6.1, 6.2), {"numerics": 2}, "equivalent", "-0.05 points, 90 % interval [-0.36, +0.26], margin 1"),
         (
@@ -103,9 +103,16 @@ ELSEWHERE = None
             "too few runs have ended: 1 new, 2 in the baseline; 2 of each are needed",
         ),
         ((INF, INF), (INF, INF), ELSEWHERE, "equivalent", "2 of 2 new runs and 2 of 2 of the baseline diverged"),
-        ((INF, 6.1), (6.1, 6.2), ELSEWHERE, "underpowered", "1 of 2 new runs and 0 of 2 of the baseline diverged"),
+        ((INF, INF), (6.1, INF), ELSEWHERE, "underpowered", "2 of 2 new runs and 1 of 2 of the baseline diverged"),
         ([INF] * 5, [6.1] * 5, ELSEWHERE, "different", "5 of 5 new runs and 0 of 5 of the baseline diverged"),
         ([6.1] * 4, [INF] * 4, ELSEWHERE, "underpowered", "0 of 4 new runs and 4 of 4 of the baseline diverged"),
+        (
+            (None,),
+            (6.1,),
+            {"iteration": 50},  # before its first history line
+            "underpowered",
+            "too few runs have ended: 0 new, 1 in the baseline; 2 of each are needed",
+        ),
         ((6.1,), (), {}, "missing", "new: CIFAR-10, fp32, numerics 1; baseline: no runs"),
         (
             (6.1,),
@@ -131,6 +138,9 @@ def test_outcomes(new: Any, baseline: Any, how: Any, outcome: str, reason: str) 
     assert (net.outcome, net.reason) == (outcome, reason)
     assert found.exit_status == {"identical": 0, "equivalent": 0, "different": 1}.get(outcome, 3)
     assert found.without_runs == len(CELLS) - 1
+    if net.p_value is not None and INF in (*new, *baseline):
+        n = len(new)
+        assert net.p_value == pytest.approx(stats.fisher_exact([[n, 0], [0, n]]).pvalue)
 
 
 def test_newest_numerics_are_compared_and_others_named() -> None:
