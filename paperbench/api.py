@@ -27,8 +27,11 @@ from typing import TYPE_CHECKING, Any
 
 from paperbench.ambient import neutral
 from paperbench.analysis.record import Analysis, read_analyses
+from paperbench.compare.against import Changes, find_changes
 from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, Requirement, compare
+from paperbench.compare.evidence import Evidence
+from paperbench.compare.noise import MIN_RUNS_OF_NOISE
 from paperbench.compare.power import Outlook, assess_outlook
 from paperbench.compare.responses import ReadAnalyses
 from paperbench.compare.verdicts import CellFacts
@@ -107,7 +110,7 @@ class JudgedTable:
 
     def curves(self, parts: int = sys.maxsize) -> tuple[Curve, ...]:
         """Return the training curves of every net with runs, the longer ones thinned to so many parts of a training."""
-        return tuple(curves_of(self.comparison, lambda r: thinned(self._store.directory(r.run).history(), r, parts)))
+        return tuple(curves_of(self.comparison, lambda r: thinned(self._store.history(r.run), r, parts)))
 
     def panels(self, figure: str | None = None) -> list[CurvePanel]:
         """Return the training curves as panels, of the whole table or of one of the paper's figures, such as "fig6"."""
@@ -253,6 +256,31 @@ class PublishedTable:
         if results is not None:
             read = _Results.read(Path(results), self.id, profile)
         return self._judge(read, chosen, profile, seeds)
+
+    def compare_against(
+        self,
+        baseline: str | PathLike[str],
+        results: str | PathLike[str] = "results",
+        *,
+        cells: str | Sequence[str] = "*",
+        profile: str = "paper",
+        margin: float = 1.0,
+    ) -> Changes:
+        """Say what changed in the runs of a results directory against those of another one, the baseline.
+
+        Args:
+            cells: See `compare`.
+            margin: Smallest difference of test errors that matters, in percentage points.
+        """
+        if not margin > 0:
+            raise PaperbenchError(f"The margin must be a positive number of percentage points, not {margin}.")
+        self.table.profiles.named(profile)
+        chosen = self.table.cells(cells, on_request=True)
+        sides = [_Results.read(Path(one), self.id, profile) for one in (results, baseline)]
+        context = self.table, profile, MIN_RUNS_OF_NOISE
+        evidence = [Evidence(*context, one.records, (), self._others) for one in sides]
+        found = find_changes(chosen, evidence, [one.store.history for one in sides], margin)
+        return replace(found, left_out=(*sides[0].complaints, *sides[1].complaints, *found.left_out))
 
     def _judge(self, results: _Results, chosen: Sequence[Cell], profile: str, seeds: int | None) -> JudgedTable:
         comparison = compare(

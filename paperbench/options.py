@@ -167,6 +167,11 @@ class AnalysisOptions:
     """measure these too: channels, jacobians, paths, left-out, health"""
 
 
+def is_bit_equal(engine: str) -> bool:
+    """Whether an engine of a record gives the same bits as `eager`, as all of today do."""
+    return engine in ("eager", "graph", "streams")  # the last is what graph was called
+
+
 Options = Selection | TrainingOptions | AnalysisOptions
 
 

@@ -112,7 +112,8 @@ def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with the examples and empty results."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    (tmp_path / "results" / "runs").mkdir(parents=True)
+    for name in ("results", "baseline", "new"):
+        (tmp_path / name / "runs").mkdir(parents=True)
     for name in ("lab", "smoke"):
         (tmp_path / "results" / name).symlink_to(ROOT / "results" / name)
     return tmp_path
@@ -186,7 +187,7 @@ def test_commands_in_running_text_exist_with_their_options() -> None:
 
 @pytest.mark.parametrize("command", [c for c in ALL_COMMANDS if c[0] in QUICK], ids=" ".join)
 def test_quick_commands_run(command: tuple[str, ...], working_directory: Path) -> None:
-    expected = 1 if "--require" in command else 0  # nothing is reproduced in empty results
+    expected = 3 if "--against" in command else 1 if "--require" in command else 0  # by empty results
     assert main(command) == expected
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
-from paperbench.cli.arguments import add_shared, chosen, name_left_out, name_other_profiles
+from paperbench.cli.arguments import add_shared, chosen, name_left_out, name_other_profiles, positive_points
+from paperbench.errors import PaperbenchError
 from paperbench.options import Selection, command
 from paperbench.report import FORMATS
 
@@ -37,6 +39,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="no difference",
         help="exit with 1 if any cell, including one without runs, is not reproduced",
     )
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="DIR",
+        help="compare with the runs of this results directory, not with the paper. Exit status: 1 if a net differs; "
+        "else 3 if one cannot be judged; else 0",
+    )
+    parser.add_argument(
+        "--margin",
+        type=positive_points,
+        metavar="POINTS",
+        help="with --against: smallest difference of test errors that matters (default: 1)",
+    )
     add_shared(parser, "--results", "--tables")
 
 
@@ -44,6 +59,10 @@ def execute(args: argparse.Namespace) -> int:
     from paperbench.api import load_table
     from paperbench.report.grid import paragraph
 
+    if args.against is not None:
+        return _compare_against(args)
+    if args.margin is not None:
+        raise PaperbenchError("--margin goes with --against. The paper's cells have tolerances of their own.")
     table = load_table(args.table, args.tables)
     judged = table.compare(args.results, cells=args.cells or "*", profile=args.profile, seeds=args.seeds)
     report = judged.render(args.format, args.require, long=args.long)
@@ -53,3 +72,18 @@ def execute(args: argparse.Namespace) -> int:
     name_left_out(judged.left_out)
     name_other_profiles(args.results, judged.other_profiles)
     return 0 if judged.holds(args.require) else 1
+
+
+def _compare_against(args: argparse.Namespace) -> int:
+    from paperbench.api import load_table
+    from paperbench.report import against, json_format, junit
+
+    formats = {"table": against.render, "json": json_format.render, "junit": junit.render_changes}
+    if args.format not in formats or args.seeds or args.long or args.require == "reproduced":
+        known = " or ".join(formats)
+        raise PaperbenchError(f"With --against, leave out --seeds, --long and --require; --format is {known}.")
+    table, how = load_table(args.table, args.tables), {"profile": args.profile, "margin": args.margin or 1.0}
+    changes = table.compare_against(args.against, args.results, cells=args.cells or "*", **how)
+    print(formats[args.format](changes), end="")
+    name_left_out(changes.left_out)
+    return changes.exit_status

@@ -24,6 +24,7 @@ FORMATS = {
     "loader": "bench.figures.LoaderReport",
     "scaling": "bench.figures.ScalingReport",
     "comparison": "report.json_format.ComparisonDocument",
+    "changes": "compare.against.Changes",
 }
 """The type of each file format, as a path below `paperbench`."""
 

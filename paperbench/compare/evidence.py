@@ -357,8 +357,8 @@ class Evidence:
             if not candidates or key in elsewhere:
                 continue
             then = _trained_as(self._ours[key][0])
-            differences = [(list(_differences(then, e.trained_as)), e.cell) for e in candidates]
-            changes, closest = min(differences, key=lambda found: len(found[0]))
+            changed = [(list(differences(then, e.trained_as)), e.cell) for e in candidates]
+            changes, closest = min(changed, key=lambda found: len(found[0]))
             listed = changes[:_MAX_CHANGES_LISTED] + ["..."] * (len(changes) > _MAX_CHANGES_LISTED)
             self.left_out += [
                 f"run {record.run} (seed {record.seed} of {record.net}) matches no current experiment; the closest is "
@@ -427,11 +427,11 @@ def _trained_as(record: Record) -> dict[str, Any]:
     return {"net": record.spec.net, "recipe": record.spec.recipe}
 
 
-def _differences(then: Any, now: Any, path: str = "") -> Iterator[str]:
+def differences(then: Any, now: Any, path: str = "") -> Iterator[str]:
     """Yield a text for each difference between two JSON values."""
     if isinstance(then, dict) and isinstance(now, dict):
         for key in dict.fromkeys([*then, *now]):
-            yield from _differences(then.get(key, _ABSENT), now.get(key, _ABSENT), f"{path}.{key}" if path else key)
+            yield from differences(then.get(key, _ABSENT), now.get(key, _ABSENT), f"{path}.{key}" if path else key)
     elif _short(then) != _short(now):  # 128 and 128.0 differ in a digest
         yield f"{path} was {_short(then)} and is {_short(now)}"
 

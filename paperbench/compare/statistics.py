@@ -251,6 +251,7 @@ def compute_contrast(
     weights: Sequence[float],
     constant: float = 0.0,
     priors: Sequence[Prior] = (),
+    resolution: float = 0.0,
 ) -> Contrast:
     """Return the weighted sum of the samples' means minus an exactly known constant.
 
@@ -262,6 +263,7 @@ def compute_contrast(
         samples: Numbers over the last axis, at least two.
         priors: What other cells say about the variance of each sample; by default nothing. The samples' priors come
             from almost the same cells, so their parts of the variance are treated as one estimate.
+        resolution: Step to which the numbers are rounded, so that samples may be constant by chance.
 
     Raises:
         ValueError: A number is not finite.
@@ -275,7 +277,7 @@ def compute_contrast(
     from_samples, chance = [], []
     for array, weight, prior in zip(arrays, weights, priors or [NO_PRIOR] * len(arrays), strict=True):
         n = array.shape[-1]
-        own = variance_of(array)
+        own = variance_of(array, resolution)
         estimate = estimate + weight * np.where(np.equal(own, 0), array[..., 0], array.mean(axis=-1))
         scale = weight**2 / n / (prior.degrees + n - 1)
         from_prior = scale * prior.degrees * prior.variance

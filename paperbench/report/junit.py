@@ -14,14 +14,17 @@ from typing import Literal
 from xml.etree import ElementTree
 
 from paperbench import __version__
+from paperbench.compare.against import Changes
 from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, Requirement
+from paperbench.report.against import mean_error
 from paperbench.report.grid import NOTHING, published
 from paperbench.report.report import CellReport, Report, format_interval, method, percent
 
 _FORBIDDEN = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # by XML 1.0, 2.2
 
 _Outcome = Literal["passed", "failure", "skipped"]
+_OF_CHANGES: dict[str, _Outcome] = {"identical": "passed", "equivalent": "passed", "different": "failure"}
 
 
 def render(report: Report, requirement: Requirement = "no difference") -> str:
@@ -38,7 +41,24 @@ def render(report: Report, requirement: Requirement = "no difference") -> str:
         _add_cell(_add(cells, "testcase", classname=name, name=cell.cell.id), cell, requirement, report.comparison)
     for claim in report.comparison.claims:
         _add_claim(_add(claims, "testcase", classname=name, name=claim.claim.id), claim, profile)
-    for suite in (root, cells, claims):
+    return _document(root)
+
+
+def render_changes(changes: Changes) -> str:
+    """Return what changed against a baseline as XML, with a case for each net."""
+    name = f"paperbench.{changes.table}.{changes.profile}.against"
+    root = ElementTree.Element("testsuites", name=name)
+    suite = _add(root, "testsuite", name=name)
+    for net in changes.nets:
+        case = _add(suite, "testcase", classname=name, name=net.name)
+        errors = [f"new: {mean_error(net.new)}", f"baseline: {mean_error(net.baseline)}"]
+        _add_outcome(case, _OF_CHANGES.get(net.outcome, "skipped"), f"{net.outcome}: {net.reason}", errors)
+    return _document(root)
+
+
+def _document(root: ElementTree.Element) -> str:
+    """Add up the outcomes of each suite, and return the XML."""
+    for suite in (root, *root):
         for count, tag in (("tests", "testcase"), ("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
             suite.set(count, str(sum(1 for _ in suite.iter(tag))))
     ElementTree.indent(root, " ")

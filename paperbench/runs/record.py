@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 from pydantic import FailFast, Field
 
 from paperbench.data.dataset import Dataset
+from paperbench.options import is_bit_equal
 from paperbench.runs.hashed import HashedJson
 from paperbench.specs.experiment import Metric
 from paperbench.specs.facts import Facts
@@ -140,6 +141,11 @@ class Environment:
     device: Line
     threads: Annotated[int, Field(ge=1, le=65_536)]
 
+    def is_same_machine(self, other: Environment) -> bool:
+        """Whether equal training on both gives equal bits; of GPUs that is not assumed."""
+        facts = [(of.torch, of.device, of.threads) for of in (self, other)]
+        return self.cuda is None and facts[0] == facts[1]
+
 
 @typed
 class Session:
@@ -163,6 +169,12 @@ class Session:
     fallback: Line | None = None
     processes: Count | None = None
     at_once: Count | None = None
+
+    def must_equal(self, other: Session) -> bool:
+        """Whether engine, numerics and machine promise the bits that another session would have trained."""
+        is_exact = is_bit_equal(self.engine) and not (self.processes and self.fallback)
+        is_same_code = self.code.numerics == other.code.numerics
+        return is_exact and is_same_code and self.environment.is_same_machine(other.environment)
 
 
 def make_up(sessions: tuple[Session, ...], iteration: int) -> bool:

@@ -16,6 +16,7 @@ from paperbench.catalogue import DATASETS, Net
 from paperbench.data.dataset import Dataset
 from paperbench.errors import RunError, count
 from paperbench.files import MAX_TENSOR_FILE_BYTES, format_read_error, read_at_most
+from paperbench.options import is_bit_equal
 from paperbench.processors import processors
 from paperbench.runs.checkpoints import CheckpointFile
 from paperbench.runs.environment import environment_facts
@@ -26,7 +27,6 @@ from paperbench.runs.resume import Checkpoint, CheckpointError
 from paperbench.runs.store import RunDirectory
 from paperbench.specs.recipe import Evaluation, Recipe
 from paperbench.tensor_file import TensorFileError, check_fit, read_tensor_file
-from paperbench.training.engines import is_bit_equal
 from paperbench.training.evaluation import EvaluationMetrics
 from paperbench.training.memory import is_out_of_memory
 from paperbench.training.precision import choose_precision
@@ -162,7 +162,7 @@ def rerun_prefix(
     with _computing_like(recorded, device):
         current = environment_facts(device)
         is_same = all(
-            is_bit_equal(session.engine) and _is_same_machine(current, session.environment, device)
+            is_bit_equal(session.engine) and current.is_same_machine(session.environment)
             for session in record.sessions[: 1 + sum(one.last < lines[-1].iteration for one in record.sessions)]
         )
         trainer = Trainer(net, recipe, dataset, record.seed, precision, device)
@@ -207,7 +207,7 @@ def retest(record: Record, directory: RunDirectory, dataset: Dataset, device: to
         averaged = evaluate_saved_net(record, saved, dataset, device, average=True)
         tested["its saved net, with BN statistics averaged again,"] = averaged
     with _computing_like(environment, device):
-        is_same_machine = _is_same_machine(environment_facts(device), environment, device)
+        is_same_machine = environment_facts(device).is_same_machine(environment)
     if result is None:
         if is_same_machine and all(math.isfinite(one.loss) for metrics in tested.values() for one in metrics):
             raise DisprovedError(f"{record.run} did not diverge in its last test: the net of its checkpoint passes it.")
@@ -302,12 +302,6 @@ def _retrain(trainer: Trainer, lines: Sequence[HistoryLine], images: int) -> Ite
 
 def _deviation(recorded: float, repeated: float) -> float:
     return abs(repeated - recorded) / abs(recorded) if recorded else abs(repeated)
-
-
-def _is_same_machine(current: Environment, recorded: Environment, device: torch.device) -> bool:
-    """Whether equal training on both gives equal bits."""
-    facts = [(of.torch, of.device, of.threads) for of in (current, recorded)]
-    return device.type == "cpu" and facts[0] == facts[1]
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from torch import Tensor
 from paperbench.catalogue import Net
 from paperbench.errors import Finding, RunError
 from paperbench.models import ResidualNet
+from paperbench.options import is_bit_equal
 from paperbench.runs.checkpoints import CheckpointFile, DamagedCheckpointError
 from paperbench.runs.history import History, HistoryLine
 from paperbench.runs.planning import PlannedRun
@@ -24,7 +25,6 @@ from paperbench.runs.store import RunDirectory
 from paperbench.specs.facts import Facts, difference
 from paperbench.specs.recipe import Recipe
 from paperbench.tensor_file import TensorFileError, check_fit, read_tensor_file, tensor_file_bytes
-from paperbench.training.engines import is_bit_equal
 from paperbench.training.facts import facts_of
 from paperbench.training.memory import is_out_of_memory
 from paperbench.training.trainer import NUMERICS_VERSION, Trainer

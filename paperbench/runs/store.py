@@ -192,6 +192,10 @@ class Store:
             refuse_links(path.parent, path)
         return RunDirectory(path, Writer(guard) if guard else UNGUARDED)
 
+    def history(self, run_id: str) -> list[HistoryLine]:
+        """Return the history of a run."""
+        return self.directory(run_id).history()
+
     def readable_record(self, run_id: str) -> Record | None:
         """Return a run's record; None if it does not exist or cannot be read."""
         try:

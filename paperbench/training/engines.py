@@ -20,6 +20,7 @@ import torch
 from paperbench.catalogue import Net
 from paperbench.data.share import Share
 from paperbench.errors import PaperbenchError, RunError, nearest
+from paperbench.options import is_bit_equal
 from paperbench.specs.recipe import Recipe
 from paperbench.specs.run_spec import Precision
 from paperbench.training import graph
@@ -54,11 +55,6 @@ REFERENCE = next(iter(ENGINES))
 
 _REMOVED = {"streams": "it is now called graph", "compile": "it rounded differently"}
 """Engines of older records, and why they are gone."""
-
-
-def is_bit_equal(engine: str) -> bool:
-    """Whether an engine of a record gives the same bits as those of today."""
-    return engine in {*ENGINES, "streams"}
 
 
 def engine_candidates(wanted: str, device: torch.device, earlier: str | None = None) -> list[str]:

@@ -10,9 +10,13 @@ from xml.etree import ElementTree
 
 import pytest
 
+from paperbench.api import load_table
+from paperbench.compare.against import Changes
 from paperbench.runs.external import write_external
 from paperbench.specs.table import Table, read_table
+from paperbench.typed import from_json
 from tests.compare.judging import external, record, records
+from tests.golden import assert_golden
 from tests.helpers import ROOT, change_yaml, copy_of_specs, edit
 from tests.report.stores import make_store
 
@@ -162,3 +166,47 @@ def test_characters_unknown_to_the_terminal_are_escaped(run: Run, tmp_path: Path
     with redirect_stdout(io.TextIOWrapper(io.BytesIO(), encoding="latin-1")) as stream:
         assert run("compare", "table4", "--results", tmp_path)[0] == 0
     assert b"4.62\\u2020" in stream.buffer.getvalue()
+
+
+def test_changes_against_a_baseline_are_told_in_every_format(run: Run, tmp_path: Path, table2: Table) -> None:
+    same = records(table2, "original/resnet110", (6.61, 6.6, 6.58))
+    unlike = [records(table2, "preact/resnet110", errors) for errors in ((6.3, 6.4), (6.3, 6.41))]
+    other = [
+        records(table2, "relu_only_preact/resnet164", (shift + 5.9, shift + 5.8, shift + 6.0), numerics=numerics)
+        for shift, numerics in ((0.0, 1), (0.1, 2))
+    ]
+    few = records(table2, "original/resnet164", (5.9,))
+    (mixed,) = records(table2, "preact/resnet164", (5.4,), precision="bf16")
+    for name, runs in (("old", [*unlike[0], *other[0], *few]), ("new", [*unlike[1], *other[1], mixed])):
+        make_store(tmp_path / name, [*same, *runs])
+    command = ("compare", "table2", "--results", "new", "--against", "old", "--margin", 0.5)
+    code, out, err = run(*command)
+    assert (code, err) == (1, "")
+    assert_golden("against", out)
+    code, out, _ = run(*command, "--format", "junit")
+    assert code == 1
+    assert_golden("against_junit", out)
+    changes = load_table("table2").compare_against("old", "new", margin=0.5)
+    assert from_json(Changes, run(*command, "--format", "json")[1]) == changes
+    assert run(*command, "--cells", "original/resnet110", "relu_only_preact")[0] == 0
+    assert run(*command, "--cells", "original")[0] == 3
+    code, out, _ = run(*command, "--profile", "smoke")
+    assert (code, out.split()[:2]) == (3, ["Profile", "smoke:"])
+
+
+def test_runs_without_counterpart_and_unused_files_are_named(run: Run, tmp_path: Path, table2: Table) -> None:
+    fp32 = records(table2, "preact/resnet110", (6.3, 6.4))
+    make_store(tmp_path / "new", [*fp32, *records(table2, "preact/resnet110", (6.3,), precision="bf16")])
+    old = make_store(tmp_path / "old", [*fp32, record(table2, "original/resnet110", 6.6)])
+    damaged = old.directory(record(table2, "original/resnet110", 6.6).run).record_file
+    damaged.write_text("{")
+    code, out, err = run("compare", "table2", "--results", "new", "--against", "old")
+    assert (code, "2 runs equal bit for bit" in out) == (0, True)
+    assert f"left out: {damaged.relative_to(tmp_path)} is not JSON" in err
+    assert "left out: new: preact/resnet110: not compared: <1 run: CIFAR-10, bf16, numerics 1>" in err
+
+
+def test_trained_run_is_identical_to_its_copy(run: Run, trained_once: Path, trained: Path, quick_specs: Path) -> None:
+    where = ("--tables", quick_specs, "--profile", "smoke", "--results", trained)
+    code, out, _ = run("compare", "table2", *where, "--against", trained_once)
+    assert (code, "1 run equal bit for bit" in out) == (0, True)

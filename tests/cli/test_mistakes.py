@@ -49,6 +49,13 @@ MISTAKES = """
     compare table2 --result x
     compare table2 --format md
     compare table2 --noise per-cell
+    compare table2 --margin 2
+    compare table2 --against missing
+    compare table2 --against empty --format csv
+    compare table2 --against empty --seeds 3
+    compare table2 --against empty --long
+    compare table2 --against empty --require reproduced
+    compare table2 --against empty --margin 0
     models preact_resnet11
     models preact_resnet164.cifar1
     models --batch-size 64 --memory

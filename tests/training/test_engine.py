@@ -12,7 +12,7 @@ from paperbench.data.loader import InputTransform, TrainingBatches
 from paperbench.errors import PaperbenchError, RunError
 from paperbench.models import ResidualNet
 from paperbench.specs.recipe import Recipe, WarmUp
-from paperbench.training.engines import engine_candidates
+from paperbench.training.engines import ENGINES, engine_candidates
 from paperbench.training.trainer import Trainer
 from tests.data.test_loader import crops_of, torchvision_batch
 from tests.reference import forward
@@ -140,7 +140,7 @@ def names(device: torch.device, earlier: str | None = None) -> list[str]:
 
 
 def test_gpu_uses_graphs_and_whatever_computes_the_same_bits_resumes() -> None:
-    for earlier in (None, "eager", "graph", "streams"):
+    for earlier in (None, *ENGINES, "streams"):
         assert names(CUDA, earlier) == ["graph", "eager"]
         assert names(CPU, earlier) == ["eager"]
 
