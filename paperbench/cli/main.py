@@ -17,6 +17,7 @@ from paperbench.ambient import prepare_for_torch
 from paperbench.cli import (
     analyze,
     bench,
+    check,
     compare,
     data,
     doctor,
@@ -42,7 +43,7 @@ SUBCOMMANDS: dict[str, dict[str, ModuleType]] = {
     "Train": {"plan": plan, "run": run, "status": status},
     "Compare": {"compare": compare, "record": record, "verify": verify, "evaluate": evaluate, "analyze": analyze},
     "Present": {"report": report, "plot": plot},
-    "Utilities": {"doctor": doctor, "bench": bench, "data": data, "schema": schema},
+    "Utilities": {"check": check, "doctor": doctor, "bench": bench, "data": data, "schema": schema},
 }
 """The modules of the subcommands, under the headings of `paperbench --help`."""
 

@@ -181,7 +181,7 @@ def newest_checkpoint(run: PlannedRun, directory: RunDirectory, warn: Callable[[
 
 def other_fact(recorded: Facts | None, run: PlannedRun) -> str:
     """Name the first fact of a run that is no longer as recorded, and what to do; "" if there is none."""
-    found = difference(recorded, facts_of(run.net, run.recipe, run.dataset.key)) if recorded else ""
+    found = difference(recorded, facts_of(run.net, run.recipe)) if recorded else ""
     return found and f"{found}. Resume with the code that began the run, or restart it: {RESTART}."
 
 

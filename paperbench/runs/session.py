@@ -143,7 +143,7 @@ class RunSession:
             self.best_test_error, self.divergence = facts.best_test_error, facts.divergence
             self._training = facts.training
         else:
-            self._training = processes.lead(partial(facts_of, run.net, run.recipe, run.dataset.key))
+            self._training = processes.lead(partial(facts_of, run.net, run.recipe))
         self._engine, self.trainer, problems = self._sound_trainer(way, engine)
         self._fallback = "; ".join(problems) or None
         if text:

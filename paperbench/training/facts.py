@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-from paperbench.catalogue import DATASETS, Net
+from paperbench.catalogue import Net
 from paperbench.data.dataset import Dataset, ImageDataset
 from paperbench.data.feed import Feed
 from paperbench.data.imagenet.index import ImageFiles, PhotoDataset
@@ -65,6 +65,8 @@ _LARGE = 1e300
 _PERIOD = 65_521
 _SAMPLE = 100_000
 """Initial values of a tensor by which their law is known."""
+_SIDE = 32
+"""Side of small images in pixels."""
 _IMAGES = 4
 """Images that go through the net."""
 
@@ -367,18 +369,17 @@ class _FixedGradients:
         self.optimiser.step(self.gradients)
 
 
-def _small_images(key: str) -> ImageDataset:
+def _small_images(classes: int) -> ImageDataset:
     """Return images whose pixels say which one they are of: image number, row and column.
 
     Rows and columns count backwards in every second image, so that the mean image is constant.
     """
-    info = DATASETS[key]
-    numbers, rows, columns = np.meshgrid(np.arange(200), np.arange(info.size), np.arange(info.size), indexing="ij")
+    numbers, rows, columns = np.meshgrid(np.arange(200), np.arange(_SIDE), np.arange(_SIDE), indexing="ij")
     backwards = numbers % 2 == 1
-    parts = (numbers, *(np.where(backwards, info.size - 1 - part, part) for part in (rows, columns)))
+    parts = (numbers, *(np.where(backwards, _SIDE - 1 - part, part) for part in (rows, columns)))
     images = np.stack(parts, axis=-1).astype(np.uint8)
-    labels = np.arange(200) * 7 % info.num_classes
-    return ImageDataset(key, "pinned", "arithmetic", False, images, labels, images[::-1].copy(), labels)
+    labels = np.arange(200) * 7 % classes
+    return ImageDataset("cifar10", "pinned", "arithmetic", False, images, labels, images[::-1].copy(), labels)
 
 
 def _place(feed: Feed, image: Tensor) -> str:
@@ -403,21 +404,18 @@ class _PinnedFiles(ImageFiles):
         return data.getvalue()
 
 
-def _photographs(key: str, directory: Path) -> PhotoDataset:
-    labels = np.arange(24) * 7 % DATASETS[key].num_classes
+def _photographs(classes: int, directory: Path) -> PhotoDataset:
+    labels = np.arange(24) * 7 % classes
     nowhere = np.zeros(24, np.int64)
     files = _PinnedFiles(directory, labels, np.zeros((24, 32), np.uint8), ("",), nowhere, nowhere, nowhere)
-    return PhotoDataset(key, "pinned", "arithmetic", False, (), files, files, directory)
+    return PhotoDataset("imagenet", "pinned", "arithmetic", False, (), files, files, directory)
 
 
-def training_facts(net: Net, recipe: Recipe, key: str) -> Facts:
-    """Return the facts of a net under a recipe.
-
-    Args:
-        key: Of the data set: its size and classes matter.
-    """
+def training_facts(net: Net, recipe: Recipe) -> Facts:
+    """Return the facts of a net under a recipe."""
     with TemporaryDirectory() as directory:
-        dataset = _photographs(key, Path(directory)) if recipe.photographs else _small_images(key)
+        classes = net.num_classes
+        dataset = _photographs(classes, Path(directory)) if recipe.photographs else _small_images(classes)
         rehearsal = _Rehearsal(net, recipe, dataset)
         with closing(rehearsal):
             exact: dict[str, tuple[str, ...]] = {}
@@ -430,8 +428,7 @@ def training_facts(net: Net, recipe: Recipe, key: str) -> Facts:
                 labels = batch.labels.tolist()
                 exact[what] = tuple(f"{place}label {label}" for place, label in zip(places, labels, strict=True))
             decays = {name: f"decay {decay:.9g}" for name, decay in rehearsal.decays().items()}
-            side = 64 if recipe.photographs else DATASETS[key].size
-            of_net = net_facts(rehearsal.model, side, rehearsal.gradients, decays)
+            of_net = net_facts(rehearsal.model, 64 if recipe.photographs else _SIDE, rehearsal.gradients, decays)
             rates = []
             for iteration, rate, size in rehearsal.updates():
                 rates.append(f"iteration {iteration}: {rate:.9g}")
@@ -443,12 +440,12 @@ def training_facts(net: Net, recipe: Recipe, key: str) -> Facts:
 _known: dict[str, Facts] = {}
 
 
-def facts_of(net: Net, recipe: Recipe, key: str) -> Facts:
+def facts_of(net: Net, recipe: Recipe) -> Facts:
     """Return the facts of a net under a recipe, which are found out once in a process."""
-    training = canonical_json([net.canonical(), recipe.defining_values(), key])
+    training = canonical_json([net.canonical(), recipe.defining_values()])
     if training not in _known:
         try:
-            _known[training] = training_facts(net, recipe, key)
+            _known[training] = training_facts(net, recipe)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
