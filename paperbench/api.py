@@ -680,6 +680,7 @@ def plan_runs(
     seeds = selection.seeds or usual
     store = Store(results)
     to_do = remaining(runs, store, Limits(training.stop_at), training.incompatible)
+    warnings += _warnings_of_facts(runs, store, training)
     _check_streams(to_do, training, device)
     needed = bytes_needed([run for run, _ in to_do], store, start_anew=training.incompatible == "restart")
     try:
@@ -702,6 +703,21 @@ def plan_runs(
         device=device,
         warnings=tuple(warnings),
     )
+
+
+def _warnings_of_facts(runs: list[PlannedRun], store: Store, training: TrainingOptions) -> Iterator[str]:
+    """Yield what is known of the facts with which runs were trained, if that is not that they are today's."""
+    from paperbench.runs.resume import other_fact
+
+    begun = [(run, record) for run in runs if (record := store.readable_record(run.id))]
+    if unknown := [run.id for run, record in begun if not record.facts]:
+        yield (
+            f"{listing(unknown)}: begun by an older version, which recorded no facts, so nothing shows whether today's "
+            "code would train the same."
+        )
+    for run, record in begun if training.incompatible == "refuse" else ():
+        if other := other_fact(record.facts, run):
+            yield f"{run.id} ({run.net_name}) was trained with other facts: {other}"
 
 
 def _check_streams(to_do: list[tuple[PlannedRun, int]], training: TrainingOptions, device: torch.device) -> None:

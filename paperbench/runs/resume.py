@@ -163,7 +163,7 @@ def newest_checkpoint(run: PlannedRun, directory: RunDirectory, warn: Callable[[
             continue
         _check_versions(file, checkpoint.facts.sessions)
         if other := other_fact(checkpoint.facts.training, run):
-            raise ResumeError(f"{file.path} was trained with other facts. {other}")
+            raise ResumeError(f"{file.path} was trained with other facts: {other}")
         if checkpoints.damaged():
             warn(f"resuming from {file.path.name}.")
         return checkpoint

@@ -354,8 +354,6 @@ class Worker:
         try:
             record = self._read_record(run, directory)
             if record is None or not _is_to_restart(record, run, self._incompatible):
-                if record and (other := other_fact(record.facts, run)):
-                    raise ResumeError(f"{directory.path} was trained with other facts. {other}")
                 yield from self._train_together(run, lease, way)
                 return
         except (RecordError, ResumeError):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from paperbench.compare.evidence import errors_of
 from paperbench.runs.record import DataFacts, Record
+from paperbench.specs.facts import Facts
 from paperbench.specs.table import Table
 from tests.compare.judging import (
     COMPLETE,
@@ -87,6 +88,25 @@ def test_runs_are_grouped_by_conditions_and_the_closest_to_the_paper_is_shown(pl
         assert group.farthest == (0 if one.source else max(64_000 if e and e < 99 else 100 + s for s, e in its))
     assert found == {key: sorted(its) for key, its in expected.items()}
     assert keys == sorted(keys)
+
+
+def test_runs_with_other_facts_are_not_pooled() -> None:
+    """Nor older ones, without any. Rounding is no difference."""
+
+    def facts(eps: str, *values: float) -> Facts:
+        return Facts((("stages.0.0-17", (f"bn1: BatchNorm2d; eps {eps}",)),), (("outputs", values),))
+
+    kinds = [facts("1e-05", 2.0), facts("1e-05", 2.000001), facts("0.001", 2.0), facts("1e-05", 2.1), None, None]
+    runs = [record(TABLE2, PREACT, 6 + seed / 10, seed=seed, facts=one) for seed, one in enumerate(kinds)]
+    assert shown(*runs, seeds=2) == ([6.0, 6.1], [[6.2], [6.3], [6.4, 6.5]])
+    ids = [run.run for run in runs]
+    other = f"not pooled with {ids[0]}: they were trained with other facts."
+    assert compared(TABLE2, *runs).left_out == (
+        f"run {ids[2]} and those like it are {other} stages.0.0.bn1: was eps 1e-05 and is eps 0.001.",
+        f"run {ids[3]} and those like it are {other} outputs: was 2.0 and is 2.1.",
+        f"2 runs of preact_resnet110 ({ids[4]}, {ids[5]}) cannot be pooled with {ids[0]}: an older version began the "
+        "training, which recorded no facts.",
+    )
 
 
 def test_profiles_are_never_mixed() -> None:

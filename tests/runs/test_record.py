@@ -62,7 +62,7 @@ def test_record_file_has_documented_keys() -> None:
     value = json.loads(a_record().to_json())
     assert set(value) == {
         *("schema", "run", "seed", "net", "status", "iteration", "result", "divergence", "sessions", "test_every"),
-        *("data", "spec", "files", "evaluations", "sha256"),
+        *("data", "spec", "files", "evaluations", "facts", "sha256"),
     }
     assert list(value)[-1] == "sha256"
     assert value["spec"]["recipe"]["drops"] == {"at": [50, 65], "factor": 0.1}

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from paperbench.data.dataset import ImageDataset
+from paperbench.runs import resume, session
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Divergence
@@ -24,6 +25,7 @@ from paperbench.runs.verify import verify
 from paperbench.specs.recipe import BatchNormSettings, Monitoring, Recipe
 from paperbench.specs.run_spec import Precision
 from paperbench.tensor_file import tensor_file_bytes
+from paperbench.training.facts import facts_of
 from paperbench.typed import to_json
 from tests.golden import assert_golden
 from tests.runs.running import (
@@ -356,3 +358,28 @@ def test_other_files_in_the_run_directory_stay(run: PlannedRun, tmp_path: Path) 
         (directory / name).write_text("mine")
     train(run, tmp_path)
     assert {(directory / name).read_text() for name in ("notes.txt", "checkpoint-best.safetensors")} == {"mine"}
+
+
+@pytest.mark.parametrize("stop", [8, None])
+def test_run_with_other_facts_is_neither_resumed_nor_finished(
+    run: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int | None
+) -> None:
+    directory, _ = train(run, tmp_path, stop_at=stop)
+    other = replace(run.recipe, batch_norm=replace(run.recipe.batch_norm, eps=1e-3))
+    for module in (resume, session):
+        monkeypatch.setattr(module, "facts_of", lambda net, _: facts_of(net, other))
+    _, log = train(run, tmp_path)
+    assert "stages.0.0.preactivation.bn: was eps 1e-05 and is eps 0.001. Resume" in log.failure
+    assert directory.read_record().status == ("partial" if stop else "finished")
+    directory, log = train(run, tmp_path, incompatible="restart")
+    assert log.steps == list(range(1, 21))
+    assert directory.read_record().facts == facts_of(run.net, other)
+
+
+def test_run_of_a_version_without_facts_is_resumed(run: PlannedRun, tmp_path: Path) -> None:
+    directory, _ = train(run, tmp_path, stop_at=8)
+    edit_checkpoint(directory, lambda found: replace(found, facts=replace(found.facts, training=None)))
+    directory.record_file.unlink()
+    directory, log = train(run, tmp_path)
+    assert log.steps == list(range(9, 21))
+    assert directory.read_record().facts is None
