@@ -126,8 +126,8 @@ class TrainingOptions:
     counted"""
 
     incompatible: Incompatible = _option(default="refuse", choices=get_args(Incompatible))
-    """what to do with a run of another numerics version or major version of torch, or without a readable checkpoint:
-    refuse it (default), or restart it and set its old files aside"""
+    """what to do with a run of other facts, another numerics version or major version of torch, or without a readable
+    checkpoint: refuse it (default), or restart it and set its old files aside"""
 
     data: Path | None = _option("DIR", Path)
     """directory with the data sets (default: $PAPERBENCH_DATA, else ./data)"""
