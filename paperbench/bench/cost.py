@@ -184,9 +184,8 @@ def on_sample(recipe: Recipe, files: ImageFiles, batch_size: int, group: int) ->
         photographs=replace(recipe.photographs, mean_image_scale=None),
         silent=(),
     )
-    return changed, PhotoDataset(
-        "", "a sample", "", canonical=False, classes=(), train=files, test=files, directory=files.root
-    )
+    sample = PhotoDataset("", "a sample", "", (), files, files, files.root, canonical=False)
+    return changed, sample
 
 
 def _measure_loader(recipe: Recipe, files: ImageFiles) -> float:
