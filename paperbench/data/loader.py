@@ -7,11 +7,10 @@ drawn on the CPU, so that they are the same for every device.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from copy import copy
+from collections.abc import Iterator
 from functools import lru_cache, partial
 from itertools import islice
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -22,8 +21,6 @@ from paperbench.data.dataset import ImageDataset, Pixels
 from paperbench.data.share import WHOLE
 from paperbench.seeds import derived_seed
 from paperbench.specs.recipe import ChannelValues, Evaluation, Recipe
-
-Item = TypeVar("Item")
 
 
 class Batch(NamedTuple):
@@ -37,44 +34,24 @@ Choices = tuple[Tensor, ...]
 """What makes a batch: tensors on the device, such as numbers of images and crops, or decoded bytes and colours."""
 
 
-class InputTransform:
-    """Converts bytes to the net's input: (pixels / 255 - mean) / std, elementwise over (H, W, 3).
-
-    Attributes:
-        mean, std: In channels-first order, (3, H, W) and (3, 1, 1).
-        scale: 255 * std, (3,).
-        shift: mean / std, (H, W, 3).
+def input_values(
+    images: Pixels, kind: Literal["per_pixel_mean", "channel_mean_std"] | ChannelValues
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean, (H, W, 3), and std, (3,), in float64; the net's input is (pixels / 255 - mean) / std.
 
     Args:
-        images: Training images, (N, H, W, 3) uint8; their mean and standard deviation are computed in float64.
+        images: Training images, (N, H, W, 3) uint8.
         kind: "per_pixel_mean": the mean image, std 1. "channel_mean_std": one mean and one std per channel. Or given
             values.
     """
-
-    def __init__(self, images: Pixels, kind: Literal["per_pixel_mean", "channel_mean_std"] | ChannelValues) -> None:
-        mean_image = images.mean(axis=0, dtype=np.float64) / 255
-        std = np.ones(3)
-        if isinstance(kind, ChannelValues):
-            mean_image, std = np.broadcast_to(kind.mean, mean_image.shape), np.array(kind.std)
-        elif kind == "channel_mean_std":
-            mean = mean_image.mean(axis=(0, 1))
-            mean_of_squares = np.array([np.square(images[..., c], dtype=np.float64).mean() for c in range(3)]) / 255**2
-            std = np.sqrt(mean_of_squares - mean**2)
-            mean_image = np.broadcast_to(mean, mean_image.shape)
-        self.mean = torch.from_numpy(mean_image.astype(np.float32)).permute(2, 0, 1)
-        self.std = torch.from_numpy(std.astype(np.float32)).view(3, 1, 1)
-        self.scale = torch.from_numpy((255 * std).astype(np.float32))
-        self.shift = torch.from_numpy((mean_image / std).astype(np.float32))
-
-    def __call__(self, pixels: Tensor, shift: Tensor) -> Tensor:
-        """Convert bytes (..., 3) to float32, given the part of `shift` for their positions in the image."""
-        return pixels / self.scale - shift
-
-    def to(self, device: torch.device) -> InputTransform:
-        """Return a copy on the device."""
-        copied = copy(self)
-        copied.scale, copied.shift = self.scale.to(device), self.shift.to(device)
-        return copied
+    mean_image = images.mean(axis=0, dtype=np.float64) / 255
+    if isinstance(kind, ChannelValues):
+        return np.broadcast_to(kind.mean, mean_image.shape), np.array(kind.std)
+    if kind == "per_pixel_mean":
+        return mean_image, np.ones(3)
+    mean = mean_image.mean(axis=(0, 1))
+    mean_of_squares = np.array([np.square(images[..., c], dtype=np.float64).mean() for c in range(3)]) / 255**2
+    return np.broadcast_to(mean, mean_image.shape), np.sqrt(mean_of_squares - mean**2)
 
 
 class BatchIndices(NamedTuple):
@@ -110,9 +87,11 @@ class ImageFeed:
     def __init__(self, dataset: ImageDataset, recipe: Recipe, seed: int, device: torch.device) -> None:
         self._recipe, self.device, self.share = recipe, device, WHOLE
         self._images, *self._size, _ = dataset.x_train.shape
-        transform = InputTransform(dataset.x_train, recipe.input)
-        self.mean, self.std = transform.mean, transform.std
-        self._transform = transform.to(device)
+        mean, std = input_values(dataset.x_train, recipe.input)
+        self.mean = torch.from_numpy(mean.astype(np.float32)).permute(2, 0, 1)
+        self.std = torch.from_numpy(std.astype(np.float32)).view(3, 1, 1)
+        self._scale = torch.from_numpy((255 * std).astype(np.float32)).to(device)
+        self._shift = torch.from_numpy((mean / std).astype(np.float32)).to(device)
         self.test_batch = 100 if device.type == "cpu" else 2000
         self._test = torch.from_numpy(dataset.x_test).to(device), torch.from_numpy(dataset.y_test).to(device)
         self._labels = torch.from_numpy(dataset.y_train).to(device)
@@ -121,7 +100,7 @@ class ImageFeed:
         self._pixels_per_image = padded.shape[1] * padded.shape[2]
         self._pixels = torch.from_numpy(padded).to(device).view(-1, 3)
         self._offsets = self._variant_offsets().to(device)
-        self._shifts = F.pad(self._transform.shift, (0, 0, p, p, p, p)).view(-1, 3)[self._offsets]
+        self._shifts = F.pad(self._shift, (0, 0, p, p, p, p)).view(-1, 3)[self._offsets]
         variants = len(self._offsets) // (1 if recipe.augmentation.flip else 2)
         self._draw = draw = partial(draw_epoch, seed, self._images, variants)
         self._epoch = lru_cache(2)(lambda *which: BatchIndices(*(part.to(device) for part in draw(*which))))
@@ -167,22 +146,20 @@ class ImageFeed:
         """Return the batch with these choices; runs on the device only, with fixed shapes."""
         chosen, variant = choices
         positions = chosen[:, None] * self._pixels_per_image + self._offsets[variant]
-        values = self._transform(self._pixels[positions], self._shifts[variant])
+        values = self._pixels[positions] / self._scale - self._shifts[variant]
         images = values.view(len(chosen), *self._size, 3).permute(0, 3, 1, 2)
         return Batch(images.contiguous(memory_format=torch.channels_last), self._labels[chosen])
 
     def test(self, evaluation: Evaluation | None, batch_size: int) -> Iterator[Batch]:  # noqa: ARG002  (whole images)
-        for pixels, labels in self._own(zip(*(part.split(batch_size) for part in self._test), strict=True)):
-            images = self._transform(pixels, self._transform.shift).permute(0, 3, 1, 2)
+        batches = zip(*(part.split(batch_size) for part in self._test), strict=True)
+        for pixels, labels in islice(batches, self.share.rank, None, self.share.processes):
+            images = (pixels / self._scale - self._shift).permute(0, 3, 1, 2)
             yield Batch(images.contiguous(memory_format=torch.channels_last), labels)
 
     def reestimation(self) -> Iterator[Tensor]:
         group = self._recipe.batch_norm.group
-        for number in self._own(range(self._images // group)):
+        for number in range(self.share.rank, self._images // group, self.share.processes):
             yield self.make(self._whole_batch("batch-norm", number, group)).images
-
-    def _own(self, batches: Iterable[Item]) -> Iterator[Item]:
-        return islice(batches, self.share.rank, None, self.share.processes)
 
     def advice(self) -> None:
         return None
