@@ -79,7 +79,8 @@ class VariantRunner:
 
     Args:
         batches: Returns the on-device loop's batches.
-        eager: Returns the first steps of eager in a precision.
+        eager: Returns the first steps of eager in a precision, or how they failed: as text, since an exception would
+            keep its net in memory.
 
     Attributes:
         figures: Results so far.
@@ -91,7 +92,7 @@ class VariantRunner:
         variant: Variant,
         training: Training,
         batches: Callable[[], list[Batch]],
-        eager: Callable[[str], FirstSteps],
+        eager: Callable[[str], FirstSteps | str],
     ) -> None:
         self.figures = VariantFigures(variant, "skipped", "no time left")
         self.loop: TrainerLoop | PlainLoop | None = None
@@ -103,6 +104,8 @@ class VariantRunner:
         on_gpu = device.type == "cuda"
         with self._record_errors():
             eager = self._eager(variant.precision) if variant.engine != REFERENCE else None
+            if isinstance(eager, str):
+                raise PaperbenchError(eager)
             batches = self._batches() if variant.kind == "plain-on-device" else None
             release_memory(device)
             if on_gpu:
@@ -182,25 +185,6 @@ class VariantRunner:
         release_memory(self._training.device)  # not before the error and its frames are gone
 
 
-def _cache_with_errors(find: Callable[[str], FirstSteps]) -> Callable[[str], FirstSteps]:
-    """Cache first steps by precision, errors included: as text, since an exception would keep its net in memory."""
-
-    @cache
-    def attempt(precision: str) -> FirstSteps | str:
-        try:
-            return find(precision)
-        except Exception as error:  # whatever it is, the variants that need them report it
-            return f"the first steps of eager {precision} failed: {summarize_error(error)}"
-
-    def cached(precision: str) -> FirstSteps:
-        found = attempt(precision)
-        if isinstance(found, str):
-            raise PaperbenchError(found)
-        return found
-
-    return cached
-
-
 def measure_net(
     training: Training,
     variants: Sequence[Variant],
@@ -219,7 +203,14 @@ def measure_net(
     """
     recipe, device = training.recipe, training.device
     batches = cache(lambda: on_device_batches(training.dataset, recipe.batch_size, device))
-    eager = _cache_with_errors(lambda precision: first_steps(training.trainer(REFERENCE, precision), STEPS))
+
+    @cache
+    def eager(precision: str) -> FirstSteps | str:
+        try:
+            return first_steps(training.trainer(REFERENCE, precision), STEPS)
+        except Exception as error:  # whatever it is, the variants that need them report it
+            return f"the first steps of eager {precision} failed: {summarize_error(error)}"
+
     runners = [VariantRunner(variant, training, batches, eager) for variant in variants]
     for runner in runners:
         if time.monotonic() > deadline:
