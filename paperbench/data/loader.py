@@ -54,13 +54,6 @@ def input_values(
     return np.broadcast_to(mean, mean_image.shape), np.sqrt(mean_of_squares - mean**2)
 
 
-class BatchIndices(NamedTuple):
-    """Indices of the images in a batch or epoch, and the crop variant of each: int64, one entry per image."""
-
-    order: Tensor
-    variant: Tensor
-
-
 def parts_of_batch(number: int, batch_size: int, num_images: int) -> Iterator[tuple[int, int, int]]:
     """Yield epoch, first and last (exclusive) position of each part of a batch, counted from 0, that spans epochs."""
     start, end = number * batch_size, (number + 1) * batch_size
@@ -71,11 +64,11 @@ def parts_of_batch(number: int, batch_size: int, num_images: int) -> Iterator[tu
         start += last - first
 
 
-def draw_epoch(seed: int, images: int, variants: int, purpose: str, number: int) -> BatchIndices:
-    """Draw an epoch's order and crop variants, (images,) each, on the CPU."""
+def draw_epoch(seed: int, images: int, variants: int, purpose: str, number: int) -> Choices:
+    """Draw an epoch's order of the images, and the crop variant of each, on the CPU: (images,) int64."""
     order = torch.Generator().manual_seed(derived_seed(seed, purpose, "order", number))
     choice = torch.Generator().manual_seed(derived_seed(seed, purpose, "augmentation", number))
-    return BatchIndices(torch.randperm(images, generator=order), torch.randint(variants, (images,), generator=choice))
+    return torch.randperm(images, generator=order), torch.randint(variants, (images,), generator=choice)
 
 
 class ImageFeed:
@@ -103,7 +96,7 @@ class ImageFeed:
         self._shifts = F.pad(self._shift, (0, 0, p, p, p, p)).view(-1, 3)[self._offsets]
         variants = len(self._offsets) // (1 if recipe.augmentation.flip else 2)
         self._draw = draw = partial(draw_epoch, seed, self._images, variants)
-        self._epoch = lru_cache(2)(lambda *which: BatchIndices(*(part.to(device) for part in draw(*which))))
+        self._epoch = lru_cache(2)(lambda *which: tuple(part.to(device) for part in draw(*which)))
 
     def _variant_offsets(self) -> Tensor:
         """Return the indices of each crop's pixels in a padded image: (variants, H * W) int64.
@@ -118,29 +111,29 @@ class ImageFeed:
         indices: Tensor = rows[:, None, :, None] * (self._size[1] + 2 * padding) + both[:, None, :, None, :]
         return indices.flatten(0, 2).flatten(1)
 
-    def _whole_batch(self, purpose: str, number: int, batch_size: int) -> BatchIndices:
+    def _whole_batch(self, purpose: str, number: int, batch_size: int) -> Choices:
         """Return the choices of all processes for a batch of a random stream, counted from 0."""
         parts = [
             [part[first:last] for part in self._epoch(purpose, epoch)]
             for epoch, first, last in parts_of_batch(number, batch_size, self._images)
         ]
-        return BatchIndices(*map(torch.cat, zip(*parts, strict=True)))
+        return tuple(map(torch.cat, zip(*parts, strict=True)))
 
     @property
     def _rows(self) -> slice:
         return self.share.rows(self._recipe, self._recipe.batch_size)
 
-    def choices(self, iteration: int) -> BatchIndices:
+    def choices(self, iteration: int) -> Choices:
         whole = self._whole_batch("training", iteration, self._recipe.batch_size)
-        return BatchIndices(*(part[self._rows] for part in whole))
+        return tuple(part[self._rows] for part in whole)
 
-    def schedule(self, iterations: int) -> BatchIndices:
+    def schedule(self, iterations: int) -> Choices:
         """Return the choices of all iterations in int32 and int16: 49 MB for 64,000 x 128."""
         shape = (iterations, self._recipe.batch_size)
         epochs = (self._draw("training", number) for number in range(-(-math.prod(shape) // self._images)))
         parts = zip(*((order.int(), variant.short()) for order, variant in epochs), strict=True)
         whole = (torch.cat(part)[: math.prod(shape)].view(shape).to(self.device) for part in parts)
-        return BatchIndices(*(part[:, self._rows].contiguous() for part in whole))
+        return tuple(part[:, self._rows].contiguous() for part in whole)
 
     def make(self, choices: Choices) -> Batch:
         """Return the batch with these choices; runs on the device only, with fixed shapes."""

@@ -67,26 +67,25 @@ def test_schedule_equals_the_choices_of_each_iteration(small_dataset: ImageDatas
     order, variant = feed.schedule(9)
     assert (order.shape, order.dtype, variant.dtype) == ((9, 32), torch.int32, torch.int16)
     for iteration in range(9):
-        chosen = feed.choices(iteration)
-        assert torch.equal(order[iteration].long(), chosen.order)
-        assert torch.equal(variant[iteration].long(), chosen.variant)
+        for whole, chosen in zip((order, variant), feed.choices(iteration), strict=True):
+            assert torch.equal(whole[iteration].long(), chosen)
 
 
 def test_epochs_are_different_permutations_and_batches_span_them(small_dataset: ImageDataset, recipe: Recipe) -> None:
     feed = feed_of(small_dataset, recipe)
-    stream = torch.cat([feed.choices(i).order for i in range(50)]).tolist()  # 16 epochs of 100 in batches of 32
+    stream = torch.cat([feed.choices(i)[0] for i in range(50)]).tolist()  # 16 epochs of 100 in batches of 32
     epochs = [stream[i : i + 100] for i in range(0, 1600, 100)]
     assert all(sorted(epoch) == list(range(100)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 16
     larger = replace(recipe, batch_size=256)
-    assert feed_of(small_dataset, larger).choices(0).order.tolist() == stream[:256]
+    assert feed_of(small_dataset, larger).choices(0)[0].tolist() == stream[:256]
 
 
 def test_crops_and_mirroring_are_uniform(small_dataset: ImageDataset, recipe: Recipe) -> None:
     feed = feed_of(small_dataset, replace(recipe, batch_size=2560))
     counts = torch.zeros(162)
     for iteration in range(12):
-        counts += torch.bincount(feed.choices(iteration).variant, minlength=162)
+        counts += torch.bincount(feed.choices(iteration)[1], minlength=162)
     expected = 12 * 2560 / 162
     chi_square = ((counts - expected) ** 2 / expected).sum().item()
     assert 100 < chi_square < 240  # 161 degrees of freedom: 0.01 % on either side
@@ -101,7 +100,7 @@ def test_iterations_can_be_made_in_any_order(small_dataset: ImageDataset, recipe
 
 def test_seeds_and_purposes_have_different_streams() -> None:
     streams = [draw_epoch(seed, 100, 162, of, 0) for seed, of in ((0, "training"), (1, "training"), (0, "batch-norm"))]
-    assert not any(torch.equal(streams[0].order, other.order) for other in streams[1:])
+    assert not any(torch.equal(streams[0][0], other[0]) for other in streams[1:])
 
 
 @pytest.mark.parametrize("given", [None, ChannelValues((0.1, 0.2, 0.3), (0.5, 0.25, 2.0))])
@@ -110,7 +109,7 @@ def test_each_channel_is_normalised(small_dataset: ImageDataset, recipe: Recipe,
     mean, std = (given.mean, given.std) if given else (pixels.mean((0, 1, 2)), pixels.std((0, 1, 2)))
     plain = replace(recipe, input=given or "channel_mean_std", augmentation=Augmentation(padding=0, flip=False))
     feed = feed_of(small_dataset, plain)
-    expected = (pixels[feed.choices(0).order] - mean) / std
+    expected = (pixels[feed.choices(0)[0]] - mean) / std
     np.testing.assert_allclose(batch_of(feed, 0).images.permute(0, 2, 3, 1), expected, atol=1e-5)
 
 
