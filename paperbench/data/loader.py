@@ -72,9 +72,16 @@ def draw_epoch(seed: int, images: int, variants: int, purpose: str, number: int)
 
 
 class ImageFeed:
-    """The feed of small images; see `data.feed`. Batches span epochs, as 50,000 is not a multiple of 128.
+    """The feed of small images. Batches span epochs, as 50,000 is not a multiple of 128.
 
     The image is padded with zeros after the mean has been subtracted, as in v1: a padded pixel is exactly 0.
+
+    Attributes:
+        device: Where batches are.
+        mean, std: The net's input is (pixels - mean) / std for pixels in [0, 1]; channels first.
+        test_batch: Number of images in a test that go through the net at once. It affects only memory and speed.
+        share: This process's part of every batch, and of the batches of a test and the groups of a re-estimation: every
+            n-th.
     """
 
     def __init__(self, dataset: ImageDataset, recipe: Recipe, seed: int, device: torch.device) -> None:
@@ -124,11 +131,15 @@ class ImageFeed:
         return self.share.rows(self._recipe, self._recipe.batch_size)
 
     def choices(self, iteration: int) -> Choices:
+        """Return this process's choices of an iteration, from 0. Those of another iteration may be overwritten."""
         whole = self._whole_batch("training", iteration, self._recipe.batch_size)
         return tuple(part[self._rows] for part in whole)
 
     def schedule(self, iterations: int) -> Choices:
-        """Return the choices of all iterations in int32 and int16: 49 MB for 64,000 x 128."""
+        """Return this process's choices of all iterations, stacked; None if they do not fit on a device.
+
+        Here they are int32 and int16: 49 MB for 64,000 x 128.
+        """
         shape = (iterations, self._recipe.batch_size)
         epochs = (self._draw("training", number) for number in range(-(-math.prod(shape) // self._images)))
         parts = zip(*((order.int(), variant.short()) for order, variant in epochs), strict=True)
@@ -136,26 +147,32 @@ class ImageFeed:
         return tuple(part[:, self._rows].contiguous() for part in whole)
 
     def make(self, choices: Choices) -> Batch:
-        """Return the batch with these choices; runs on the device only, with fixed shapes."""
+        """Return the training batch with these choices. Runs on the device only, with fixed shapes."""
         chosen, variant = choices
         positions = chosen[:, None] * self._pixels_per_image + self._offsets[variant]
         values = self._pixels[positions] / self._scale - self._shifts[variant]
         images = values.view(len(chosen), *self._size, 3).permute(0, 3, 1, 2)
         return Batch(images.contiguous(memory_format=torch.channels_last), self._labels[chosen])
 
-    def test(self, evaluation: Evaluation | None, batch_size: int) -> Iterator[Batch]:  # noqa: ARG002  (whole images)
+    def test(self, evaluation: Evaluation | None, batch_size: int) -> Iterator[Batch]:  # noqa: ARG002
+        """Yield this process's batches of the test set, in order; they have at most `batch_size` images.
+
+        Args:
+            evaluation: How photographs are tested; None for small images.
+        """
         batches = zip(*(part.split(batch_size) for part in self._test), strict=True)
         for pixels, labels in islice(batches, self.share.rank, None, self.share.processes):
             images = (pixels / self._scale - self._shift).permute(0, 3, 1, 2)
             yield Batch(images.contiguous(memory_format=torch.channels_last), labels)
 
     def reestimation(self) -> Iterator[Tensor]:
+        """Yield this process's BN groups of one pass of augmented training images, without an incomplete last one."""
         group = self._recipe.batch_norm.group
         for number in range(self.share.rank, self._images // group, self.share.processes):
             yield self.make(self._whole_batch("batch-norm", number, group)).images
 
     def advice(self) -> None:
-        return None
+        """Return what would feed a training that waits for its images; None if it hardly waits, or has just begun."""
 
     def close(self) -> None:
-        pass
+        """Free the memory and threads of training batches."""
