@@ -24,7 +24,7 @@ from typing import NamedTuple
 import torch
 
 from paperbench.bench.setup import TrainerLoop, bench_training, equal_parameters
-from paperbench.bench.timing import race, stopwatch
+from paperbench.bench.timing import Rounds, stopwatch
 from paperbench.errors import PaperbenchError, summarize_error
 from paperbench.files import UNGUARDED, read_at_most
 from paperbench.runs.environment import environment_facts
@@ -115,7 +115,7 @@ class Measurement:
     def _step_all(self, loop: TrainerLoop, number: int) -> float:
         """Measure a step of each of several trainings, which take turns on the host."""
         self._step_new(loop, number)
-        (seconds,) = race({"": stopwatch(loop.step, self._device)}, 3, self._sizes.seconds).values()
+        (seconds,) = Rounds(3, self._sizes.seconds).race({"": stopwatch(loop.step, self._device)}).values()
         if not equal_parameters(loop.trainers.values()):
             raise PaperbenchError("WRONG: equal trainings differ after they ran at once.")
         return 1000 * statistics.median(seconds) / number

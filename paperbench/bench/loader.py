@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
 from functools import partial
 from itertools import count as naturals
 from itertools import cycle
@@ -15,7 +14,7 @@ import torch
 
 from paperbench.bench.figures import LoaderReport, LoaderRow
 from paperbench.bench.setup import machine_facts
-from paperbench.bench.timing import Way, race, stopwatch
+from paperbench.bench.timing import Rounds, Way, stopwatch
 from paperbench.data.imagenet.batches import CropSource, TrainingCrops, require_images
 from paperbench.data.imagenet.decode import decode
 from paperbench.data.imagenet.index import ImageFiles, PhotoDataset
@@ -35,13 +34,11 @@ _Ways = dict[str, tuple[int | None, Way]]
 """Threads of a stream, and how many seconds some batches take, by name."""
 
 
-def measure_loader(data: Path | None, rounds: int, seconds: float, log: Callable[[str], None]) -> LoaderReport:
+def measure_loader(data: Path | None, rounds: Rounds) -> LoaderReport:
     """Measure decoding alone, plain loops, and streams of 1, 2, 4, ... threads, in interleaved rounds.
 
     Args:
         data: Data directory with ImageNet's index; if None, the images are two photographs of scikit-learn.
-        seconds: Minimum length of a measurement.
-        log: Prints a line of progress.
     """
     files, title = sample_photographs() if data is None else sample_images(load_index(data).dataset())
     table = read_table("table5", find_spec_root())
@@ -52,12 +49,12 @@ def measure_loader(data: Path | None, rounds: int, seconds: float, log: Callable
         decode(encoded[0], "torchcodec")
         decoding["decode, TorchCodec"] = _decoding(encoded, "torchcodec")
     except PaperbenchError as error:
-        log(f"TorchCodec is not measured: {error}")
+        rounds.log(f"TorchCodec is not measured: {error}")
     cores = processors()
     threads = sorted({min(2**power, cores) for power in range(cores.bit_length() + 1)})
     cropping = {name: _cropping(name, recipe, files, encoded, threads) for name, recipe in recipes.items()}
     all_ways = {name: way for several in (decoding, *cropping.values()) for name, (_, way) in several.items()}
-    found = race(all_ways, rounds, seconds, log)
+    found = rounds.race(all_ways)
 
     def rows(several: _Ways) -> tuple[LoaderRow, ...]:
         return tuple(

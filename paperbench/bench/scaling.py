@@ -19,7 +19,7 @@ from paperbench.bench.figures import ScalingFigures
 from paperbench.bench.loader import sample_photographs
 from paperbench.bench.setup import IMAGE_SIZE, Training, bench_training, equal_parameters, step_endlessly
 from paperbench.bench.throughput import MIN_STEPS
-from paperbench.bench.timing import Way, race, stopwatch
+from paperbench.bench.timing import Rounds, Way, stopwatch
 from paperbench.catalogue import FAMILIES, resolve
 from paperbench.specs.table import find_spec_root, read_table
 from paperbench.training.memory import release_memory
@@ -73,22 +73,9 @@ def shared_steps(
 
 
 def measure_scaling(
-    training: Training,
-    engine: str,
-    precision: str,
-    processes: Processes,
-    rounds: int,
-    seconds: float,
-    deadline: float,
-    log: Callable[[str], None],
+    training: Training, engine: str, precision: str, processes: Processes, rounds: Rounds
 ) -> ScalingFigures | None:
-    """Measure one net, in all processes; return the figures in process 0.
-
-    Args:
-        seconds: Minimum length of a measurement.
-        deadline: Value of `time.monotonic()` after which no further round begins.
-        log: Prints a line of progress.
-    """
+    """Measure one net, in all processes; return the figures in process 0."""
     device, threads = training.device, torch.get_num_threads()
     release_memory(device)
     trainer, parts = processes.agreed(lambda: shared_steps(training, engine, precision, processes))
@@ -118,14 +105,7 @@ def measure_scaling(
         if device.type == "cpu":
             ways["alone_all_threads"] = partial(time_alone, threads * processes.count)
         found: dict[str, tuple[float, ...]] = {"alone_all_threads": ()}
-        found |= race(
-            ways,
-            rounds,
-            seconds,
-            lambda line: log(f"{training.name}, {line}"),
-            deadline=deadline,
-            least=MIN_STEPS,
-        )
+        found |= rounds.of(training.name).race(ways, least=MIN_STEPS)
         processes.first_text("")  # the others stop
     return ScalingFigures(
         net=training.name,

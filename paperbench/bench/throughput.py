@@ -36,7 +36,7 @@ from paperbench.bench.plain_loop import (
     set_plain_arithmetic,
 )
 from paperbench.bench.setup import TrainerLoop, Training, equal_parameters
-from paperbench.bench.timing import race, stopwatch, synchronize
+from paperbench.bench.timing import Rounds, stopwatch, synchronize
 from paperbench.errors import PaperbenchError, summarize_error
 from paperbench.models import ResidualNet
 from paperbench.training.engines import ENGINES, REFERENCE, engine_candidates
@@ -185,23 +185,13 @@ class VariantRunner:
         release_memory(self._training.device)  # not before the error and its frames are gone
 
 
-def measure_net(
-    training: Training,
-    variants: Sequence[Variant],
-    rounds: int,
-    seconds: float,
-    deadline: float,
-    log: Callable[[str], None],
-) -> NetFigures:
+def measure_net(training: Training, variants: Sequence[Variant], rounds: Rounds) -> NetFigures:
     """Measure all variants of a net.
 
     Args:
-        variants: In the order in which they are built.
-        seconds: Minimum length of a measurement.
-        deadline: Value of `time.monotonic()` after which no variant is built and no further round begins.
-        log: Prints a line of progress.
+        variants: In the order in which they are built, until the deadline.
     """
-    recipe, device = training.recipe, training.device
+    recipe, device, rounds = training.recipe, training.device, rounds.of(training.name)
     batches = cache(lambda: on_device_batches(training.dataset, recipe.batch_size, device))
 
     @cache
@@ -213,21 +203,19 @@ def measure_net(
 
     runners = [VariantRunner(variant, training, batches, eager) for variant in variants]
     for runner in runners:
-        if time.monotonic() > deadline:
+        if time.monotonic() > rounds.deadline:
             break
         runner.build()
         found = runner.figures
         result = (
             f"first step after {found.first_step_seconds:.1f} s" if runner.loop else f"{found.status}: {found.detail}"
         )
-        log(f"{training.name}, {found.variant.label}: {result}")
+        rounds.log(f"{found.variant.label}: {result}")
     ready = [runner for runner in runners if runner.loop]
     # The first plain loop and our first variant are timed twice per round: that gives the noise.
     controls = {runner.figures.variant.kind == "paperbench": runner for runner in reversed(ready)}.values()
     ways = {(runner, False): runner.time for runner in ready} | {(runner, True): runner.time for runner in controls}
-    times = race(
-        ways, rounds, seconds, lambda line: log(f"{training.name}, {line}"), deadline=deadline, least=MIN_STEPS
-    )
+    times = rounds.race(ways, least=MIN_STEPS)
     for runner in runners:
         runner.finish(times.get((runner, False), ()), times.get((runner, True), ()))
     release_memory(device)
