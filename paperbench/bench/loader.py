@@ -18,7 +18,7 @@ from paperbench.bench.timing import Rounds, Way, stopwatch
 from paperbench.data.imagenet.batches import CropSource, TrainingCrops, require_images
 from paperbench.data.imagenet.decode import decode
 from paperbench.data.imagenet.index import ImageFiles, PhotoDataset
-from paperbench.data.imagenet.stream import CropStream
+from paperbench.data.imagenet.stream import AHEAD, CropStream
 from paperbench.data.sources import load_index
 from paperbench.errors import PaperbenchError, count
 from paperbench.files import read_at_most
@@ -26,7 +26,7 @@ from paperbench.processors import processors
 from paperbench.specs.recipe import Decoder, Recipe
 from paperbench.specs.table import find_spec_root, read_table
 
-IMAGES, BATCH_SIZE, AHEAD = 256, 64, 2
+IMAGES, BATCH_SIZE = 256, 64
 _CPU = torch.device("cpu")
 
 
@@ -126,7 +126,7 @@ def _cropping(name: str, recipe: Recipe, files: ImageFiles, encoded: list[bytes]
 
 def stream_seconds(source: CropSource, threads: int, batches: int) -> float:
     """Return the seconds that a stream takes for some batches."""
-    with CropStream(source, threads=threads, ahead=AHEAD) as stream:
+    with CropStream(source, threads=threads) as stream:
         for _ in range(AHEAD + 1):  # until each buffer was used
             next(stream)
         return stopwatch(partial(next, stream), _CPU)(batches)

@@ -18,6 +18,8 @@ from paperbench.data.imagenet.batches import BatchPlan, Crops, CropSource
 from paperbench.data.imagenet.crew import Crew, Order
 from paperbench.streams import Clock
 
+AHEAD = 2
+"""Number of batches that are made while the consumer has another."""
 _STARVED = 0.05
 """Share of the time that a training may wait for images before that is reported."""
 _LEAST_SECONDS = 60.0
@@ -45,7 +47,6 @@ class CropStream:
         source: Where the images are from. Its batches end with the first that has no images.
         start, step: Number of the first batch, and the difference between numbers.
         threads: If 0, the consumer makes the crops.
-        ahead: Number of batches that are made while the consumer has another.
         pinned: Whether the pixels are in page-locked memory, from which a GPU copies without the processor.
     """
 
@@ -56,13 +57,12 @@ class CropStream:
         start: int = 0,
         step: int = 1,
         threads: int,
-        ahead: int = 2,
         pinned: bool = False,
         clock: Clock = time.perf_counter,
     ) -> None:
         self._source, self._next, self._step, self._clock = source, start, step, clock
         shape = source.batch_size, source.crop, source.crop, 3
-        buffers = 1 + (ahead if threads else 0)
+        buffers = 1 + (AHEAD if threads else 0)
         self._free = [torch.empty(shape, dtype=torch.uint8, pin_memory=pinned) for _ in range(buffers)]
         self._held: list[Tensor] = []
         # Batches in the making: the buffer begins with the crops, made by the orders.
