@@ -143,9 +143,10 @@ class JudgedTable:
 
         Histories that cannot be read have no rows; `RunCurve.problem` says why.
         """
-        from paperbench.report.frames import of_curves
+        from paperbench.report.csv_format import CURVE_COLUMNS, curve_rows
+        from paperbench.report.frames import frame
 
-        return of_curves(self.curves())
+        return frame(CURVE_COLUMNS, curve_rows(self.curves()))
 
     def holds(self, requirement: Requirement = "no difference") -> bool:
         """Whether no cell differs from the paper or, with "reproduced", whether all cells are reproduced."""

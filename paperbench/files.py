@@ -110,7 +110,8 @@ class Writer:
 
     def write_open(self, path: Path, data: bytes | Iterable[bytes], option: str = "--results DIR") -> BinaryIO:
         """Replace a file as `write` does, and return the new one, open at its end."""
-        temporary, digest = _temporary(path), hashlib.sha256()
+        unique = f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY}"
+        temporary, digest = path.with_name(unique), hashlib.sha256()
         with report_write_errors(path, option):
             path.parent.mkdir(parents=True, exist_ok=True)
             stream = open(temporary, "xb")  # noqa: SIM115  (stays open)
@@ -191,10 +192,6 @@ def refuse_links(*directories: Path) -> None:
 def is_leftover(path: Path) -> bool:
     """Whether a file has the name of a temporary one."""
     return re.fullmatch(rf".+\.\d+-[0-9a-f]{{8}}\{TEMPORARY}", path.name) is not None
-
-
-def _temporary(path: Path) -> Path:
-    return path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY}")
 
 
 @contextmanager

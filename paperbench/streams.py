@@ -37,7 +37,8 @@ class Stream:
     """
 
     def __init__(self, stream: TextIO | None, is_vital: bool = False) -> None:
-        self._stream, self._is_vital = stream or _null_device(), is_vital
+        self._stream = stream or open(os.devnull, "w")  # noqa: SIM115  (stays open)
+        self._is_vital = is_vital
         self._error: OSError | None = None
 
     def write(self, text: str) -> int:
@@ -195,7 +196,3 @@ def standard_streams() -> Iterator[None]:
                 if stream in (sys.__stdout__, sys.__stderr__):
                     with suppress(OSError, ValueError):
                         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def _null_device() -> TextIO:
-    return open(os.devnull, "w")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from paperbench.analysis.linear import UnitAt, norm, pull, push, resizing
 from paperbench.architecture import units
-from paperbench.catalogue import Convolution, Net
+from paperbench.catalogue import Convolution
 from paperbench.models import ResidualNet
 from paperbench.models.residual_unit import ResidualUnit
 
@@ -64,10 +64,6 @@ class Subject:
         modules = (module for module in self.model.stages.modules() if isinstance(module, ResidualUnit))
         self.units = list(zip(units(model.net), modules, strict=True))
         self.spacing = math.isqrt(len(self.units)) + 1
-
-    @property
-    def net(self) -> Net:
-        return self.model.net
 
     def enter(self) -> Tensor:
         """Return x_0, the input of the first unit."""
@@ -152,7 +148,7 @@ def _forward(subject: Subject, x: Tensor) -> Iterator[tuple[UnitAt, dict[str, An
             from_input, from_residuals = from_input + from_residuals, torch.zeros_like(from_residuals)
         from_input = unit.factor * unit.shortcut(from_input)
         from_residuals = unit.factor * push(unit.shortcut, unit.x, from_residuals) + unit.residual
-        alone, identity = unit.without_residual(alone), resizing(subject.net, facts, module)(identity)
+        alone, identity = unit.without_residual(alone), resizing(subject.model.net, facts, module)(identity)
         has_relu = "relu" in facts.after_addition
         yield (
             unit,
@@ -169,7 +165,7 @@ def _forward(subject: Subject, x: Tensor) -> Iterator[tuple[UnitAt, dict[str, An
             },
         )
         carried = push(unit.by_shortcut, unit.x, carried)
-        projects = isinstance(facts.resizing, Convolution) and subject.net.shortcut_option
+        projects = isinstance(facts.resizing, Convolution) and subject.model.net.shortcut_option
         identity = alone if is_shared or projects else identity
 
 
@@ -184,8 +180,8 @@ def _backward(subject: Subject, last_first: Iterable[UnitAt], gradient: Tensor) 
     for (facts, module), unit in zip(reversed(subject.units), last_first, strict=True):
         gradient = pull(unit.whole, unit.x, gradient)
         direct = pull(unit.by_shortcut, unit.x, direct)
-        identity = pull(resizing(subject.net, facts, module), unit.x, identity)
-        predicted *= _mean(unit.factor) if subject.net.shortcut_option else math.nan
+        identity = pull(resizing(subject.model.net, facts, module), unit.x, identity)
+        predicted *= _mean(unit.factor) if subject.model.net.shortcut_option else math.nan
         through = gradient - direct
         norms = norm(direct), norm(through)
         yield {

@@ -15,7 +15,7 @@ import torch
 from paperbench.architecture import macs
 from paperbench.bench.loader import sample_images, sample_photographs, stream_seconds
 from paperbench.bench.setup import TrainerLoop, random_images
-from paperbench.bench.timing import race, stopwatch
+from paperbench.bench.timing import Rounds, stopwatch
 from paperbench.catalogue import resolve
 from paperbench.data.dataset import Dataset
 from paperbench.data.imagenet.batches import TrainingCrops
@@ -153,7 +153,7 @@ def _measure_step(
             loop.grow(at_once)
             loop.step()  # the first ones are slow
             way, deadline = stopwatch(loop.step, device), time.monotonic() + _ENOUGH
-            (times,) = race({"": way}, _ROUNDS, _LEAST, deadline=deadline).values()
+            (times,) = Rounds(_ROUNDS, _LEAST, deadline=deadline).race({"": way}).values()
         step = min(times) / at_once
         how = f"{at_once} at once, {step:.2g} s each" if at_once > 1 else f"{step:.2g} s"
         return images, step, f"engine {engine}, {how}"
@@ -184,9 +184,8 @@ def on_sample(recipe: Recipe, files: ImageFiles, batch_size: int, group: int) ->
         photographs=replace(recipe.photographs, mean_image_scale=None),
         silent=(),
     )
-    return changed, PhotoDataset(
-        "", "a sample", "", canonical=False, classes=(), train=files, test=files, directory=files.root
-    )
+    sample = PhotoDataset("", "a sample", "", (), files, files, files.root, canonical=False)
+    return changed, sample
 
 
 def _measure_loader(recipe: Recipe, files: ImageFiles) -> float:

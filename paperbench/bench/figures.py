@@ -120,11 +120,6 @@ class NetFigures:
     noise: float | None
 
     @property
-    def has_figures(self) -> bool:
-        """Whether any variant was measured."""
-        return any(v.status == "measured" for v in self.variants)
-
-    @property
     def is_sound(self) -> bool:
         """Whether no variant failed or made a wrong step. Running out of memory or time is no failure."""
         return all(v.status in ("measured", "out of memory", "skipped") for v in self.variants)

@@ -19,12 +19,11 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
 from paperbench.bench.setup import TrainerLoop, bench_training, equal_parameters
-from paperbench.bench.timing import race, stopwatch
+from paperbench.bench.timing import Rounds, stopwatch
 from paperbench.errors import PaperbenchError, summarize_error
 from paperbench.files import UNGUARDED, read_at_most
 from paperbench.runs.environment import environment_facts
@@ -46,15 +45,10 @@ Found = Mapping[str, float | str | None]
 """By name, milliseconds or what the name says; why a part failed; and facts of the machine."""
 
 
-class Sizes(NamedTuple):
-    """How large the measured things are."""
-
-    net: str = "preact_resnet110"
-    batch: int = 128
-    seconds: float = 0.5  # for steps
-
-
-REHEARSAL = Sizes("preact_resnet20", 8, 0.0)
+Sizes = tuple[str, int, float]
+"""A net, a batch size, and how many seconds of steps are measured."""
+SIZES: Mapping[str, Sizes] = {"cuda": ("preact_resnet110", 128, 0.5), "cpu": ("preact_resnet20", 8, 0.0)}
+"""By type of device; on a CPU as a rehearsal."""
 
 
 class Measurement:
@@ -66,9 +60,10 @@ class Measurement:
     """
 
     def __init__(self, file: Path, device: torch.device, seconds: float, sizes: Sizes) -> None:
-        self._file, self._device, self._sizes = file, device, sizes
+        self._file, self._device = file, device
+        self._net, self._batch, self._step_seconds = sizes
         self._on_gpu, self._began, self._seconds = device.type == "cuda", time.monotonic(), seconds
-        self.found: dict[str, float | str | None] = {**vars(environment_facts(device)), "batch": sizes.batch}
+        self.found: dict[str, float | str | None] = {**vars(environment_facts(device)), "batch": self._batch}
         earlier = read(file)
         if self.found.items() <= earlier.items():
             self.found |= {name: value for name, value in earlier.items() if isinstance(value, float)}
@@ -94,7 +89,7 @@ class Measurement:
 
     def _steps(self, engine: str, precision: str) -> None:
         """Measure the steps of one training, and of several in turn."""
-        training = bench_training(self._sizes.net, self._sizes.batch, self._device)
+        training = bench_training(self._net, self._batch, self._device)
         # some thousand steps are enough, and the choices of images for all take a second
         recipe = replace(training.recipe, iterations=10_000, drops=Drops((), 0.1))
         new = partial(replace(training, recipe=recipe).trainer, engine, precision)
@@ -115,7 +110,7 @@ class Measurement:
     def _step_all(self, loop: TrainerLoop, number: int) -> float:
         """Measure a step of each of several trainings, which take turns on the host."""
         self._step_new(loop, number)
-        (seconds,) = race({"": stopwatch(loop.step, self._device)}, 3, self._sizes.seconds).values()
+        (seconds,) = Rounds(3, self._step_seconds).race({"": stopwatch(loop.step, self._device)}).values()
         if not equal_parameters(loop.trainers.values()):
             raise PaperbenchError("WRONG: equal trainings differ after they ran at once.")
         return 1000 * statistics.median(seconds) / number
@@ -176,8 +171,7 @@ def main(command: str, file: str, *more: str) -> None:
     path = Path(file)
     if command == "measure":
         device = choose_device(more[0], print)
-        sizes = Sizes() if device.type == "cuda" else REHEARSAL
-        Measurement(path, device, float(more[1]), sizes).run(engine_candidates("auto", device)[0])
+        Measurement(path, device, float(more[1]), SIZES[device.type]).run(engine_candidates("auto", device)[0])
     elif command == "choose":
         print(*choose(read(path), float(more[0])))
     else:

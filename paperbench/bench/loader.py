@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-import time
-from collections.abc import Callable
 from functools import partial
+from itertools import count as naturals
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +14,11 @@ import torch
 
 from paperbench.bench.figures import LoaderReport, LoaderRow
 from paperbench.bench.setup import machine_facts
-from paperbench.bench.timing import Way, race
+from paperbench.bench.timing import Rounds, Way, stopwatch
 from paperbench.data.imagenet.batches import CropSource, TrainingCrops, require_images
-from paperbench.data.imagenet.crops import render
 from paperbench.data.imagenet.decode import decode
 from paperbench.data.imagenet.index import ImageFiles, PhotoDataset
-from paperbench.data.imagenet.stream import CropStream
+from paperbench.data.imagenet.stream import AHEAD, CropStream
 from paperbench.data.sources import load_index
 from paperbench.errors import PaperbenchError, count
 from paperbench.files import read_at_most
@@ -27,36 +26,35 @@ from paperbench.processors import processors
 from paperbench.specs.recipe import Decoder, Recipe
 from paperbench.specs.table import find_spec_root, read_table
 
-IMAGES, BATCH_SIZE, AHEAD = 256, 64, 2
+IMAGES, BATCH_SIZE = 256, 64
+_CPU = torch.device("cpu")
 
 
 _Ways = dict[str, tuple[int | None, Way]]
 """Threads of a stream, and how many seconds some batches take, by name."""
 
 
-def measure_loader(data: Path | None, rounds: int, seconds: float, log: Callable[[str], None]) -> LoaderReport:
+def measure_loader(data: Path | None, rounds: Rounds) -> LoaderReport:
     """Measure decoding alone, plain loops, and streams of 1, 2, 4, ... threads, in interleaved rounds.
 
     Args:
         data: Data directory with ImageNet's index; if None, the images are two photographs of scikit-learn.
-        seconds: Minimum length of a measurement.
-        log: Prints a line of progress.
     """
     files, title = sample_photographs() if data is None else sample_images(load_index(data).dataset())
     table = read_table("table5", find_spec_root())
     recipes = {name: recipe for (profile, name), recipe in table.recipes.items() if profile == "paper"}
     encoded = [files.read(number) for number in range(len(files))]
-    decoding: _Ways = {"decode, Pillow": (None, partial(_time_decoding, encoded, "pillow"))}
+    decoding: _Ways = {"decode, Pillow": _decoding(encoded, "pillow")}
     try:
         decode(encoded[0], "torchcodec")
-        decoding["decode, TorchCodec"] = None, partial(_time_decoding, encoded, "torchcodec")
+        decoding["decode, TorchCodec"] = _decoding(encoded, "torchcodec")
     except PaperbenchError as error:
-        log(f"TorchCodec is not measured: {error}")
+        rounds.log(f"TorchCodec is not measured: {error}")
     cores = processors()
     threads = sorted({min(2**power, cores) for power in range(cores.bit_length() + 1)})
     cropping = {name: _cropping(name, recipe, files, encoded, threads) for name, recipe in recipes.items()}
     all_ways = {name: way for several in (decoding, *cropping.values()) for name, (_, way) in several.items()}
-    found = race(all_ways, rounds, seconds, log)
+    found = rounds.race(all_ways)
 
     def rows(several: _Ways) -> tuple[LoaderRow, ...]:
         return tuple(
@@ -67,7 +65,7 @@ def measure_loader(data: Path | None, rounds: int, seconds: float, log: Callable
     sizes = [math.prod(decode(data).size) for data in encoded]
     return LoaderReport(
         schema=1,
-        machine=machine_facts(torch.device("cpu")),
+        machine=machine_facts(_CPU),
         images=title,
         pixels=float(np.mean(sizes)),
         bytes=float(np.mean([len(data) for data in encoded])),
@@ -103,11 +101,9 @@ def sample_images(dataset: PhotoDataset) -> tuple[ImageFiles, str]:
     return dataset.train.select(numbers), f"{IMAGES} training images of {dataset.name}"
 
 
-def _time_decoding(encoded: list[bytes], decoder: Decoder, batches: int) -> float:
-    began = time.perf_counter()
-    for number in range(batches * BATCH_SIZE):
-        decode(encoded[number % len(encoded)], decoder)
-    return time.perf_counter() - began
+def _decoding(encoded: list[bytes], decoder: Decoder) -> tuple[None, Way]:
+    images = cycle(encoded)
+    return None, stopwatch(lambda: [decode(next(images), decoder) for _ in range(BATCH_SIZE)], _CPU)
 
 
 def _cropping(name: str, recipe: Recipe, files: ImageFiles, encoded: list[bytes], threads: list[int]) -> _Ways:
@@ -117,25 +113,20 @@ def _cropping(name: str, recipe: Recipe, files: ImageFiles, encoded: list[bytes]
         files, settings, batch_size=BATCH_SIZE, flip=recipe.augmentation.flip, has_short_batches=False, seed=0
     )
 
-    def time_plain(batches: int) -> float:
-        began = time.perf_counter()
-        for number in range(batches):
-            plan = source.plan(number)
-            for row, chosen in enumerate(plan.images):
-                image = decode(encoded[chosen], settings.decoder)
-                render(image, source.view(plan.words[row], *image.size), source.crop, settings.interpolation)
-        return time.perf_counter() - began
+    plans = map(source.plan, naturals())
+
+    def crop_batch() -> None:
+        plan = next(plans)
+        for chosen, words in zip(plan.images, plan.words, strict=True):
+            source.cropped(decode(encoded[chosen], settings.decoder), words)
 
     streams: _Ways = {f"{name}: {count(n, 'thread')}": (n, partial(stream_seconds, source, n)) for n in threads}
-    return {f"{name}: plain loop": (None, time_plain), **streams}
+    return {f"{name}: plain loop": (None, stopwatch(crop_batch, _CPU)), **streams}
 
 
 def stream_seconds(source: CropSource, threads: int, batches: int) -> float:
     """Return the seconds that a stream takes for some batches."""
-    with CropStream(source, threads=threads, ahead=AHEAD) as stream:
+    with CropStream(source, threads=threads) as stream:
         for _ in range(AHEAD + 1):  # until each buffer was used
             next(stream)
-        began = time.perf_counter()
-        for _ in range(batches):
-            next(stream)
-        return time.perf_counter() - began
+        return stopwatch(partial(next, stream), _CPU)(batches)

@@ -19,11 +19,12 @@ from paperbench.bench.figures import ScalingFigures
 from paperbench.bench.loader import sample_photographs
 from paperbench.bench.setup import IMAGE_SIZE, Training, bench_training, equal_parameters, step_endlessly
 from paperbench.bench.throughput import MIN_STEPS
-from paperbench.bench.timing import Way, race, stopwatch
+from paperbench.bench.timing import Rounds, Way, stopwatch
 from paperbench.catalogue import FAMILIES, resolve
 from paperbench.specs.table import find_spec_root, read_table
 from paperbench.training.memory import release_memory
 from paperbench.training.processes import Processes
+from paperbench.training.trainer import Trainer
 
 
 def scaling_training(name: str, batch_size: int | None, device: torch.device) -> Training:
@@ -43,69 +44,52 @@ def scaling_training(name: str, batch_size: int | None, device: torch.device) ->
     return Training(name, net, recipe, sample, device)  # type: ignore[arg-type]  # only plain loops want an array
 
 
-class SharedSteps:
-    """One process's side of what the processes do together: steps, and their parts alone."""
+def shared_steps(
+    training: Training, engine: str, precision: str, processes: Processes
+) -> tuple[Trainer, dict[str, Way]]:
+    """Return this process's trainer, and what the processes do together: steps, and their parts alone."""
+    trainer = training.trainer(engine, precision, processes=processes)
+    gradients = [torch.zeros_like(parameter) for parameter in trainer.model.parameters()]
+    flat = gradients[0].new_zeros(sum(gradient.numel() for gradient in gradients))
+    averages = sum(buffer.numel() for buffer in trainer.model.buffers() if buffer.is_floating_point())
+    rows = flat.new_zeros(training.recipe.groups // processes.count, averages + 2)
 
-    def __init__(self, training: Training, engine: str, precision: str, processes: Processes) -> None:
-        self._processes, self._device = processes, training.device
-        self.trainer = training.trainer(engine, precision, processes=processes)
-        model = self.trainer.model
-        gradients = [torch.zeros_like(parameter) for parameter in model.parameters()]
-        flat = gradients[0].new_zeros(sum(gradient.numel() for gradient in gradients))
-        averages = sum(buffer.numel() for buffer in model.buffers() if buffer.is_floating_point())
-        rows = flat.new_zeros(training.recipe.groups // processes.count, averages + 2)
-        self.parts: dict[str, Callable[[], object]] = {
-            "together": self._step,
-            "gradients": lambda: processes.summed(gradients),
-            "all_reduce": lambda: dist.all_reduce(flat),
-            "statistics": lambda: processes.gathered(rows),
-            "agreement": self._agree,
-        }
+    def step() -> None:
+        processes.any_of(False, False)  # as a session does
+        step_endlessly(trainer)
 
-    def run(self, part: str, times: int) -> float:
-        """Repeat one of the parts, in step with the other processes; return the seconds."""
-        return stopwatch(self.parts[part], self._device)(times)
+    def agree() -> None:
+        processes.any_of(False, False)
+        processes.agreed(lambda: None)
 
-    def _step(self) -> None:
-        self._processes.any_of(False, False)  # as a session does
-        step_endlessly(self.trainer)
-
-    def _agree(self) -> None:
-        self._processes.any_of(False, False)
-        self._processes.agreed(lambda: None)
+    parts: dict[str, Callable[[], object]] = {
+        "together": step,
+        "gradients": lambda: processes.summed(gradients),
+        "all_reduce": lambda: dist.all_reduce(flat),
+        "statistics": lambda: processes.gathered(rows),
+        "agreement": agree,
+    }
+    return trainer, {name: stopwatch(part, training.device) for name, part in parts.items()}
 
 
 def measure_scaling(
-    training: Training,
-    engine: str,
-    precision: str,
-    processes: Processes,
-    rounds: int,
-    seconds: float,
-    deadline: float,
-    log: Callable[[str], None],
+    training: Training, engine: str, precision: str, processes: Processes, rounds: Rounds
 ) -> ScalingFigures | None:
-    """Measure one net, in all processes; return the figures in process 0.
-
-    Args:
-        seconds: Minimum length of a measurement.
-        deadline: Value of `time.monotonic()` after which no further round begins.
-        log: Prints a line of progress.
-    """
+    """Measure one net, in all processes; return the figures in process 0."""
     device, threads = training.device, torch.get_num_threads()
     release_memory(device)
-    shared = processes.agreed(lambda: SharedSteps(training, engine, precision, processes))
+    trainer, parts = processes.agreed(lambda: shared_steps(training, engine, precision, processes))
     if processes.rank:
-        with closing(shared.trainer):
+        with closing(trainer):
             while text := processes.first_text():
                 part, times = text.split()
-                shared.run(part, int(times))
+                parts[part](int(times))
         return None
-    with processes.in_step(), closing(shared.trainer), closing(training.trainer(engine, precision)) as alone:
+    with processes.in_step(), closing(trainer), closing(training.trainer(engine, precision)) as alone:
 
         def time_part(part: str, times: int) -> float:
             processes.first_text(f"{part} {times}")
-            return shared.run(part, times)
+            return parts[part](times)
 
         def time_alone(number: int, times: int) -> float:
             torch.set_num_threads(number)
@@ -114,21 +98,14 @@ def measure_scaling(
             return elapsed
 
         ways: dict[str, Way] = {"alone": partial(time_alone, threads)}
-        ways |= {part: partial(time_part, part) for part in shared.parts}
+        ways |= {part: partial(time_part, part) for part in parts}
         for name in ("alone", "together"):
             ways[name](MIN_STEPS)  # capture, warm the caches
-        is_equal = equal_parameters([alone, shared.trainer])
+        is_equal = equal_parameters([alone, trainer])
         if device.type == "cpu":
             ways["alone_all_threads"] = partial(time_alone, threads * processes.count)
         found: dict[str, tuple[float, ...]] = {"alone_all_threads": ()}
-        found |= race(
-            ways,
-            rounds,
-            seconds,
-            lambda line: log(f"{training.name}, {line}"),
-            deadline=deadline,
-            least=MIN_STEPS,
-        )
+        found |= rounds.of(training.name).race(ways, least=MIN_STEPS)
         processes.first_text("")  # the others stop
     return ScalingFigures(
         net=training.name,

@@ -88,10 +88,8 @@ def random_images(count: int, classes: int, side: int = IMAGE_SIZE) -> ImageData
     labels = rng.integers(0, classes, count)
     images = rng.integers(0, 256, (count, side, side, 3), dtype=np.uint8)
     images = images // 4 + patterns[labels] // 4 * 3
-    key = "cifar100" if classes == 100 else "cifar10"
-    return ImageDataset(
-        key, "random images", "generated for a benchmark", False, images, labels, images[:classes], labels[:classes]
-    )
+    key, test = "cifar100" if classes == 100 else "cifar10", (images[:classes], labels[:classes])
+    return ImageDataset(key, "random images", "generated for a benchmark", images, labels, *test, canonical=False)
 
 
 def machine_facts(device: torch.device) -> Machine:

@@ -36,7 +36,7 @@ from paperbench.bench.plain_loop import (
     set_plain_arithmetic,
 )
 from paperbench.bench.setup import TrainerLoop, Training, equal_parameters
-from paperbench.bench.timing import race, stopwatch, synchronize
+from paperbench.bench.timing import Rounds, stopwatch, synchronize
 from paperbench.errors import PaperbenchError, summarize_error
 from paperbench.models import ResidualNet
 from paperbench.training.engines import ENGINES, REFERENCE, engine_candidates
@@ -79,7 +79,8 @@ class VariantRunner:
 
     Args:
         batches: Returns the on-device loop's batches.
-        eager: Returns the first steps of eager in a precision.
+        eager: Returns the first steps of eager in a precision, or how they failed: as text, since an exception would
+            keep its net in memory.
 
     Attributes:
         figures: Results so far.
@@ -91,7 +92,7 @@ class VariantRunner:
         variant: Variant,
         training: Training,
         batches: Callable[[], list[Batch]],
-        eager: Callable[[str], FirstSteps],
+        eager: Callable[[str], FirstSteps | str],
     ) -> None:
         self.figures = VariantFigures(variant, "skipped", "no time left")
         self.loop: TrainerLoop | PlainLoop | None = None
@@ -103,6 +104,8 @@ class VariantRunner:
         on_gpu = device.type == "cuda"
         with self._record_errors():
             eager = self._eager(variant.precision) if variant.engine != REFERENCE else None
+            if isinstance(eager, str):
+                raise PaperbenchError(eager)
             batches = self._batches() if variant.kind == "plain-on-device" else None
             release_memory(device)
             if on_gpu:
@@ -182,61 +185,37 @@ class VariantRunner:
         release_memory(self._training.device)  # not before the error and its frames are gone
 
 
-def _cache_with_errors(find: Callable[[str], FirstSteps]) -> Callable[[str], FirstSteps]:
-    """Cache first steps by precision, errors included: as text, since an exception would keep its net in memory."""
-
-    @cache
-    def attempt(precision: str) -> FirstSteps | str:
-        try:
-            return find(precision)
-        except Exception as error:  # whatever it is, the variants that need them report it
-            return f"the first steps of eager {precision} failed: {summarize_error(error)}"
-
-    def cached(precision: str) -> FirstSteps:
-        found = attempt(precision)
-        if isinstance(found, str):
-            raise PaperbenchError(found)
-        return found
-
-    return cached
-
-
-def measure_net(
-    training: Training,
-    variants: Sequence[Variant],
-    rounds: int,
-    seconds: float,
-    deadline: float,
-    log: Callable[[str], None],
-) -> NetFigures:
+def measure_net(training: Training, variants: Sequence[Variant], rounds: Rounds) -> NetFigures:
     """Measure all variants of a net.
 
     Args:
-        variants: In the order in which they are built.
-        seconds: Minimum length of a measurement.
-        deadline: Value of `time.monotonic()` after which no variant is built and no further round begins.
-        log: Prints a line of progress.
+        variants: In the order in which they are built, until the deadline.
     """
-    recipe, device = training.recipe, training.device
+    recipe, device, rounds = training.recipe, training.device, rounds.of(training.name)
     batches = cache(lambda: on_device_batches(training.dataset, recipe.batch_size, device))
-    eager = _cache_with_errors(lambda precision: first_steps(training.trainer(REFERENCE, precision), STEPS))
+
+    @cache
+    def eager(precision: str) -> FirstSteps | str:
+        try:
+            return first_steps(training.trainer(REFERENCE, precision), STEPS)
+        except Exception as error:  # whatever it is, the variants that need them report it
+            return f"the first steps of eager {precision} failed: {summarize_error(error)}"
+
     runners = [VariantRunner(variant, training, batches, eager) for variant in variants]
     for runner in runners:
-        if time.monotonic() > deadline:
+        if time.monotonic() > rounds.deadline:
             break
         runner.build()
         found = runner.figures
         result = (
             f"first step after {found.first_step_seconds:.1f} s" if runner.loop else f"{found.status}: {found.detail}"
         )
-        log(f"{training.name}, {found.variant.label}: {result}")
+        rounds.log(f"{found.variant.label}: {result}")
     ready = [runner for runner in runners if runner.loop]
     # The first plain loop and our first variant are timed twice per round: that gives the noise.
     controls = {runner.figures.variant.kind == "paperbench": runner for runner in reversed(ready)}.values()
     ways = {(runner, False): runner.time for runner in ready} | {(runner, True): runner.time for runner in controls}
-    times = race(
-        ways, rounds, seconds, lambda line: log(f"{training.name}, {line}"), deadline=deadline, least=MIN_STEPS
-    )
+    times = rounds.race(ways, least=MIN_STEPS)
     for runner in runners:
         runner.finish(times.get((runner, False), ()), times.get((runner, True), ()))
     release_memory(device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -35,30 +36,39 @@ def stopwatch(work: Callable[[], object], device: torch.device) -> Way:
     return way
 
 
-def race(
-    ways: Mapping[K, Way],
-    rounds: int,
-    seconds: float,
-    log: Callable[[str], None] = lambda _: None,
-    *,
-    deadline: float = math.inf,
-    least: int = 1,
-) -> dict[K, tuple[float, ...]]:
-    """Return the seconds per time of each way in every round; each round begins with another way.
+@dataclass(frozen=True)
+class Rounds:
+    """How ways of doing something are timed.
 
-    Args:
+    Attributes:
+        number: Of the rounds.
         seconds: Minimum length of a measurement.
         log: Prints a line of progress.
         deadline: Value of `time.monotonic()` after which no second or further round begins.
-        least: Number of times in a trial, and the least in a measurement.
     """
-    times = {name: max(least, math.ceil(seconds * least / way(least))) for name, way in ways.items()}
-    found: dict[K, tuple[float, ...]] = dict.fromkeys(ways, ())
-    for number in range(rounds if ways else 0):
-        first = number % len(ways)
-        for name in [*ways][first:] + [*ways][:first]:
-            found[name] += (ways[name](times[name]) / times[name],)
-        log(f"round {number + 1} of {rounds}")
-        if time.monotonic() > deadline:
-            break
-    return found
+
+    number: int
+    seconds: float
+    log: Callable[[str], None] = lambda _: None
+    deadline: float = math.inf
+
+    def of(self, name: str) -> Rounds:
+        """Return the same rounds, with a name before each line of progress."""
+        return replace(self, log=lambda line: self.log(f"{name}, {line}"))
+
+    def race(self, ways: Mapping[K, Way], least: int = 1) -> dict[K, tuple[float, ...]]:
+        """Return the seconds per time of each way in every round; each round begins with another way.
+
+        Args:
+            least: Number of times in a trial, and the least in a measurement.
+        """
+        times = {name: max(least, math.ceil(self.seconds * least / way(least))) for name, way in ways.items()}
+        found: dict[K, tuple[float, ...]] = dict.fromkeys(ways, ())
+        for number in range(self.number if ways else 0):
+            first = number % len(ways)
+            for name in [*ways][first:] + [*ways][:first]:
+                found[name] += (ways[name](times[name]) / times[name],)
+            self.log(f"round {number + 1} of {self.number}")
+            if time.monotonic() > self.deadline:
+                break
+        return found

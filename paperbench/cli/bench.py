@@ -7,12 +7,15 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paperbench.cli.arguments import add_shared
 from paperbench.errors import PaperbenchError
 from paperbench.launch import Launch
 from paperbench.options import positive_int, seconds
+
+if TYPE_CHECKING:
+    from paperbench.bench.timing import Rounds
 
 MODELS = {
     "cpu": ("preact_resnet20", "preact_resnet110"),
@@ -138,7 +141,7 @@ def _measure(args: argparse.Namespace) -> int:
     for number, training in enumerate(trainings):
         now = time.monotonic()  # share the remaining time equally among the remaining nets
         deadline = now + BUILD_SHARE * (end - now) / (len(names) - number)
-        nets.append(measure_net(training, variants, args.rounds or 7, args.seconds, deadline, _log))
+        nets.append(measure_net(training, variants, _rounds(args, deadline)))
         print(format_net(nets[-1]), end="\n\n", flush=True)
         if (nets[-1].noise or 0) > 0.2:
             _log(f"Noise of {nets[-1].noise:.0%}: close other programs or raise --rounds.")
@@ -148,7 +151,8 @@ def _measure(args: argparse.Namespace) -> int:
     for engine, kind in ENGINES.items():
         if (why := kind.why_not(device)) and not args.engines:
             print(f"Not measured: {engine} ({why}).")
-    return 0 if all(net.is_sound for net in nets) and any(net.has_figures for net in nets) else 1
+    has_figures = any(variant.status == "measured" for net in nets for variant in net.variants)
+    return 0 if has_figures and all(net.is_sound for net in nets) else 1
 
 
 def _measure_loader(args: argparse.Namespace) -> int:
@@ -158,7 +162,7 @@ def _measure_loader(args: argparse.Namespace) -> int:
     others = (args.models, args.engines, args.precisions, args.at_once, args.batch_size, args.minutes)
     if any(others) or args.device != "auto":
         raise PaperbenchError("--loader takes only --data, --rounds, --seconds and --json.")
-    found = measure_loader(args.data, args.rounds or 7, args.seconds, _log)
+    found = measure_loader(args.data, _rounds(args))
     print(format_loader(found))
     _write(args.json, found)
     return 0
@@ -199,8 +203,7 @@ def _measure_scaling(args: argparse.Namespace, launch: Launch | None) -> int:
         for one in trainings:
             now = time.monotonic()
             deadline = now + (end - now) / (len(names) - len(nets))
-            how = engine, precision, processes, args.rounds or 7, args.seconds, deadline, _log
-            if figures := measure_scaling(one, *how):
+            if figures := measure_scaling(one, engine, precision, processes, _rounds(args, deadline)):
                 nets.append(figures)
                 print(format_scaling(figures), end="\n\n", flush=True)
                 _write(args.json, ScalingReport(1, machine_facts(device), tuple(nets)))
@@ -210,6 +213,12 @@ def _measure_scaling(args: argparse.Namespace, launch: Launch | None) -> int:
         return int(any(net.is_equal is False for net in nets))
 
     return together(launch, device, work)
+
+
+def _rounds(args: argparse.Namespace, deadline: float = float("inf")) -> Rounds:
+    from paperbench.bench.timing import Rounds
+
+    return Rounds(args.rounds or 7, args.seconds, _log, deadline)
 
 
 def _log(line: str) -> None:

@@ -159,17 +159,15 @@ def _describe(dataset: ImageDataset | PhotoDataset) -> str:
             "perhaps: the numbers are right, but the images are unverified; `paperbench data index imagenet DIR "
             "--archives A` compares them with the original archives"
         )
+    classes = ""
     if isinstance(dataset, PhotoDataset):
-        train, test = len(dataset.train), len(dataset.test)
         classes = f", {len(set(dataset.train.labels.tolist())):,} of {len(dataset.classes):,} classes"
-    else:
-        train, test, classes = len(dataset.x_train), len(dataset.x_test), ""
     if not dataset.canonical and dataset.key in DIRECTORIES:
         comparable += f"; `paperbench data download {dataset.key}` gets the original files"
     return (
         f"{paragraph(dataset.name)}\n"
         f"{paragraph(f'  origin       {dataset.origin}', ' ' * 15)}\n"
         f"{paragraph(f'  canonical    {comparable}', ' ' * 15)}\n"
-        f"  images       {train:,} to train on, {test:,} to test{classes}\n"
+        f"  images       {dataset.num_train:,} to train on, {dataset.num_test:,} to test{classes}\n"
         f"  fingerprint  {dataset.fingerprint}"
     )

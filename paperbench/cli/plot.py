@@ -113,7 +113,7 @@ def _curves(
     args: argparse.Namespace, form: str, judged: JudgedTable, figure: Figure | None, units: Drawing | None
 ) -> bytes:
     from paperbench.report import curve_text
-    from paperbench.report.csv_format import render_curves
+    from paperbench.report.csv_format import CURVE_COLUMNS, as_csv, curve_rows
     from paperbench.report.curves import notes_on
 
     panels = judged.panels(figure.id if figure else None)
@@ -129,7 +129,7 @@ def _curves(
         encoding = "utf-8" if args.out else sys.stdout.encoding or "ascii"
         return curve_text.render(panels, notes, x, encoding).encode()
     if form == "csv":
-        return render_curves(shown).encode()
+        return as_csv(CURVE_COLUMNS, curve_rows(shown)).encode()
     figures = import_figures()
     picture: bytes = figures.to_bytes(figures.draw_curves(panels, notes, x, units), form)
     return picture

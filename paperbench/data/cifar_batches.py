@@ -49,18 +49,9 @@ def load_batches(key: str, directory: Path) -> ImageDataset:
     """
     batches = [pickle.loads(content, encoding="latin1") for content in read_verified(key, directory)]  # noqa: S301
     split = len(MD5[key][0])
-    x_train, y_train = _images_and_labels(batches[:split], _LABELS[key])
-    x_test, y_test = _images_and_labels(batches[split:], _LABELS[key])
-    return ImageDataset(
-        key=key,
-        name=DATASETS[key].title,
-        origin="the original files, md5 as published",
-        canonical=True,
-        x_train=x_train,
-        y_train=y_train,
-        x_test=x_test,
-        y_test=y_test,
-    )
+    train, test = (_images_and_labels(part, _LABELS[key]) for part in (batches[:split], batches[split:]))
+    origin = "the original files, md5 as published"
+    return ImageDataset(key, DATASETS[key].title, origin, *train, *test, canonical=True)
 
 
 def read_verified(key: str, directory: Path) -> list[bytes]:

@@ -80,19 +80,9 @@ def load_images(key: str, directory: Path) -> ImageDataset:
             f"{train} and {test} must each have {DATASETS[key].num_classes} directories with the same names, one per "
             f"class of {DATASETS[key].title}. They have {len(classes)} and {len(test_classes)}{unmatched}."
         )
-    size = DATASETS[key].size
-    x_train, y_train = _read_part(train, classes, size)
-    x_test, y_test = _read_part(test, classes, size)
-    return ImageDataset(
-        key=key,
-        name=f"{DATASETS[key].title} (images in {directory.name})",
-        origin="unknown; a directory of images",
-        canonical=False,
-        x_train=x_train,
-        y_train=y_train,
-        x_test=x_test,
-        y_test=y_test,
-    )
+    name, size = f"{DATASETS[key].title} (images in {directory.name})", DATASETS[key].size
+    images = (*_read_part(train, classes, size), *_read_part(test, classes, size))
+    return ImageDataset(key, name, "unknown; a directory of images", *images, canonical=False)
 
 
 def _class_names(part: Path) -> list[str]:

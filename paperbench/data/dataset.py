@@ -32,7 +32,7 @@ class Dataset:
     key: str
     name: str
     origin: str
-    canonical: bool
+    canonical: bool = field(kw_only=True)
     unverified: bool = field(default=False, kw_only=True)
 
     @property

@@ -32,13 +32,7 @@ def load_digits(key: str = "digits") -> ImageDataset:
     images = np.repeat(grey[..., None], 3, axis=3)
     is_test = np.arange(len(images)) % TEST_EVERY == 0
     labels = labels.astype(np.int64)
-    return ImageDataset(
-        key=key,
-        name="handwritten digits (embedded)" if key == "digits" else "handwritten digits at 8x8 (embedded)",
-        origin=f"scikit-learn's copy of the UCI handwritten digits{', enlarged from 8x8' * (key == 'digits')}",
-        canonical=False,
-        x_train=images[~is_test],
-        y_train=labels[~is_test],
-        x_test=images[is_test],
-        y_test=labels[is_test],
-    )
+    train, test = ((images[part], labels[part]) for part in (~is_test, is_test))
+    name = "handwritten digits (embedded)" if key == "digits" else "handwritten digits at 8x8 (embedded)"
+    origin = f"scikit-learn's copy of the UCI handwritten digits{', enlarged from 8x8' * (key == 'digits')}"
+    return ImageDataset(key, name, origin, *train, *test, canonical=False)

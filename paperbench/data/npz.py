@@ -36,8 +36,7 @@ def load_npz(key: str, path: Path, name: str | None = None, origin: str | None =
             missing = [k for k in ("x_train", "y_train", "x_test", "y_test") if f"{k}.npy" not in names]
             if missing:
                 raise PaperbenchError(f"{path}: missing arrays: {', '.join(missing)}. Add them with numpy.savez.")
-            x_train, y_train = _part(key, archive, "train")
-            x_test, y_test = _part(key, archive, "test")
+            arrays = (*_part(key, archive, "train"), *_part(key, archive, "test"))
     except PaperbenchError:
         raise
     except Exception as error:  # a damaged archive can raise nearly anything
@@ -46,16 +45,8 @@ def load_npz(key: str, path: Path, name: str | None = None, origin: str | None =
             f"{path}: damaged or not a .npz file ({reason:.300}). Copy it again, or make it with numpy.savez or "
             "`paperbench data convert`."
         ) from error
-    return ImageDataset(
-        key=key,
-        name=name or f"{DATASETS[key].title} (unverified {path.name})",
-        origin=origin or "unknown; a .npz file",
-        canonical=False,
-        x_train=x_train,
-        y_train=y_train,
-        x_test=x_test,
-        y_test=y_test,
-    )
+    name = name or f"{DATASETS[key].title} (unverified {path.name})"
+    return ImageDataset(key, name, origin or "unknown; a .npz file", *arrays, canonical=False)
 
 
 def save_npz(dataset: ImageDataset, path: Path) -> None:

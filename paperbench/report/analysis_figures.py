@@ -95,10 +95,11 @@ def _panels(groups: Sequence[AnalysisGroup]) -> Iterator[_Panel]:
         if any(map(_has_numbers, map(chains, measured))):
             yield _Panel(f"{name} of chains", f"chains up to x_L: {title}", chains, _LENGTH, ("log", "log"))
     for name, scale in (("norm", "log"), ("share", "linear")) if any(one.paths for one in measured) else ():
-        parts = partial(_of_paths, name=name)
+        parts = partial(_of, part="paths", name=name)
         yield _Panel(f"path {name}s", f"gradient by path length, {name}", parts, "path length", ("linear", scale))
     if any(one.left_out for one in measured):
-        yield _Panel("left out", "error in % without unit l", _of_left_out, scales=("linear", "linear"))
+        without = partial(_of, part="left_out", name="without")
+        yield _Panel("left out", "error in % without unit l", without, scales=("linear", "linear"))
 
 
 def _has_numbers(values: Values) -> bool:
@@ -109,13 +110,10 @@ def _of_spectra(one: Analysis, of: Literal["units", "chains"], name: str) -> Val
     return [singular(spectrum, name) for spectrum in getattr(one.jacobians, of)] if one.jacobians else ()
 
 
-def _of_paths(one: Analysis, name: str) -> Values:
-    values: Values = getattr(one.paths, name) if one.paths else ()
+def _of(one: Analysis, part: Literal["paths", "left_out"], name: str) -> Values:
+    """Return values of a part of an analysis by name; none if it was not measured."""
+    values: Values = getattr(getattr(one, part), name, ())
     return values
-
-
-def _of_left_out(one: Analysis) -> Values:
-    return one.left_out.without if one.left_out else ()
 
 
 def _lengths(one: Analysis) -> Sequence[float]:

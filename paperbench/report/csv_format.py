@@ -119,11 +119,6 @@ def render(document: ComparisonDocument) -> str:
     return as_csv(COLUMNS, comparison_rows(document))
 
 
-def render_curves(curves: Iterable[Curve]) -> str:
-    """Return training curves as CSV with a header line."""
-    return as_csv(CURVE_COLUMNS, curve_rows(curves))
-
-
 def as_csv(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> str:
     """Return rows as CSV with a header line."""
     text = io.StringIO()

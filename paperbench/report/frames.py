@@ -9,8 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from paperbench.errors import PaperbenchError
-from paperbench.report.csv_format import COLUMNS, CURVE_COLUMNS, comparison_rows, curve_rows
-from paperbench.report.curves import Curve
+from paperbench.report.csv_format import COLUMNS, comparison_rows
 from paperbench.report.json_format import ComparisonDocument
 from paperbench.runs.record import Record
 
@@ -49,11 +48,6 @@ def of_runs(document: ComparisonDocument, records: Mapping[str, Record]) -> pand
     """
     rows = (row for row in comparison_rows(document) if row["seed"] is not None)
     return frame(_OF_RUNS, ({**row, **dict(_facts(records[row["run"]]) if row["run"] else ())} for row in rows))
-
-
-def of_curves(curves: Iterable[Curve]) -> pandas.DataFrame:
-    """Return a row for each line of each history; see `JudgedTable.histories`."""
-    return frame(CURVE_COLUMNS, curve_rows(curves))
 
 
 def _facts(record: Record) -> Iterator[tuple[str, Any]]:

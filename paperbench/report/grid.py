@@ -57,13 +57,8 @@ class Grid:
     parts: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class AddedColumn:
-    """A column to print beside a column of published numbers; `texts` by cell id."""
-
-    header: str
-    alignment: str
-    texts: Mapping[str, str]
+AddedColumn = tuple[str, str, Mapping[str, str]]
+"""Header, alignment, and texts by cell id of a column to print beside a column of published numbers."""
 
 
 @dataclass(frozen=True)
@@ -120,14 +115,13 @@ def paper_grid(
             if table.has_numbers or not added:
                 header = f"{column.title}, paper" if added else column.title
                 columns.append((column.id, header, "right", [line.published.get(column.id, "") for line in lines]))
-            for ours in added:
+            for header, alignment, texts in added:
                 ids = [line.cells[column.id].id if column.id in line.cells else "" for line in lines]
-                texts = [ours.texts.get(cell_id, "") for cell_id in ids]
-                header = ours.header if columns[-1][0] == column.id else f"{column.title}, {ours.header}"
-                columns.append((column.id, header, ours.alignment, texts))
+                title = header if columns[-1][0] == column.id else f"{column.title}, {header}"
+                columns.append((column.id, title, alignment, [texts.get(cell_id, "") for cell_id in ids]))
     add_labels("after", "minor")
-    parts, headers, alignment, texts_of_columns = zip(*columns, strict=True)
-    return Grid(headers, tuple(zip(*texts_of_columns, strict=True)), alignment, parts)
+    parts, headers, alignments, texts_of_columns = zip(*columns, strict=True)
+    return Grid(headers, tuple(zip(*texts_of_columns, strict=True)), alignments, parts)
 
 
 def published(cell: Cell) -> str:

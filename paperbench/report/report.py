@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, product
 from typing import get_args
 
 from paperbench.catalogue import DATASETS
@@ -252,10 +253,11 @@ class Report:
 
     @cached_property
     def letters(self) -> dict[str, str]:
-        """The letter that stands for each note in the grid."""
+        """The letter that stands for each note in the grid: a to z, then aa, ab and so on."""
         cells = [cell for cell in self._shown if self.has_verdicts and not cell.is_external]
         notes = dict.fromkeys(note for cell in cells for note in cell.notes)
-        return {note: _letter(number) for number, note in enumerate(notes)}
+        letters = string.ascii_lowercase
+        return dict(zip(notes, chain(letters, map("".join, product(letters, repeat=2))), strict=False))
 
     @cached_property
     def grid(self) -> Grid:
@@ -268,8 +270,8 @@ class Report:
         }
 
         def added_columns(column: Column) -> list[AddedColumn]:
-            found = [AddedColumn(f"ours{_trained_depth(self.comparison, column)}", "right", ours)]
-            return [*found, AddedColumn("verdict", "left", verdicts)] if self.has_verdicts else found
+            found: list[AddedColumn] = [(f"ours{_trained_depth(self.comparison, column)}", "right", ours)]
+            return [*found, ("verdict", "left", verdicts)] if self.has_verdicts else found
 
         return paper_grid(self.comparison.table, [cell.cell for cell in self._shown], added_columns)
 
@@ -546,12 +548,6 @@ def _by_seed(runs: Iterable[RunFacts]) -> str:
             texts.append(f"{'' if run.seed == following else f'seed {run.seed}: '}{percent(error)}")
             following = run.seed + 1
     return ", ".join(texts)
-
-
-def _letter(number: int) -> str:
-    """Return a to z, then aa, ab and so on."""
-    first, second = divmod(number, 26)
-    return (string.ascii_lowercase[first - 1] if first else "") + string.ascii_lowercase[second]
 
 
 def _trained_depth(comparison: Comparison, column: Column) -> str:

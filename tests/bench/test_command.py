@@ -11,6 +11,7 @@ from paperbench.bench import throughput
 from paperbench.bench.figures import BenchReport, NetFigures, VariantFigures
 from paperbench.bench.setup import GPU_FACTS, _nvidia_smi, bench_training
 from paperbench.bench.throughput import bench_variants, measure_net
+from paperbench.bench.timing import Rounds
 from paperbench.cli.main import main
 from paperbench.typed import from_json
 from tests.bench.stubs import stub_training
@@ -93,8 +94,8 @@ def test_nets_share_the_remaining_time_and_json_is_always_written(
     now, deadlines = [1000.0], []
     monkeypatch.setattr("paperbench.cli.bench.time.monotonic", lambda: now[0])
 
-    def measure_net(training: Any, variants: Any, rounds: int, seconds: float, deadline: float, log: Any) -> NetFigures:
-        deadlines.append(deadline)
+    def measure_net(training: Any, variants: Any, rounds: Rounds) -> NetFigures:
+        deadlines.append(rounds.deadline)
         now[0] += 90.0
         return NetFigures(training.name, 1, 128, 64, 20, (VariantFigures(variants[0], "skipped", "late"),), None)
 
@@ -111,6 +112,6 @@ def test_nets_share_the_remaining_time_and_json_is_always_written(
 def test_all_engines_and_precisions_have_figures_on_a_gpu() -> None:
     device = torch.device("cuda", 0)
     training, variants = bench_training("preact_resnet20", 128, device), bench_variants([], [], device, [3])
-    figures = measure_net(training, variants, 2, 0.01, float("inf"), lambda line: None)
+    figures = measure_net(training, variants, Rounds(2, 0.01))
     assert {(v.status, v.detail) for v in figures.variants} == {("measured", None)}
     assert all((v.peak_memory or 0) > 0 for v in figures.variants)

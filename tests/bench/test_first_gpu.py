@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from paperbench.bench.first_gpu import Measurement, Sizes, choose, decide, main
+from paperbench.bench.first_gpu import Measurement, choose, decide, main
 from tests.bench.stubs import stub_training
 from tests.helpers import ROOT
 
 CPU = torch.device("cpu")
-TINY = Sizes("preact_resnet20", 4, 0.0)
+TINY = ("preact_resnet20", 4, 0.0)
 
 
 def test_all_parts_have_figures_and_a_failing_one_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

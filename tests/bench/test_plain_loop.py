@@ -22,7 +22,7 @@ from paperbench.bench.plain_loop import (
 from paperbench.bench.setup import random_images
 from paperbench.catalogue import resolve
 from paperbench.data.dataset import ImageDataset
-from paperbench.data.loader import InputTransform, TrainingBatches
+from paperbench.data.feed import Feed
 from paperbench.errors import PaperbenchError
 from paperbench.models import ResidualNet
 from paperbench.specs.recipe import Augmentation, Recipe, WarmUp
@@ -50,10 +50,10 @@ def recipe(paper_recipe: Recipe) -> Recipe:
     )
 
 
-def our_batches(batches: TrainingBatches, dtype: torch.dtype) -> Iterator[Batch]:
+def our_batches(feed: Feed, dtype: torch.dtype) -> Iterator[Batch]:
     """The batches of our trainer."""
     for number in itertools.count():
-        batch = batches.batch(number)
+        batch = feed.make(feed.choices(number))
         yield batch.images.contiguous().to(dtype), batch.labels
 
 
@@ -62,16 +62,7 @@ def test_float64_plain_loop_trains_as_our_trainer(recipe: Recipe, dataset: Image
     trainer = Trainer(net, recipe, dataset, 0, "fp32", CPU)
     model = ResidualNet(net).to(dtype)
     model.load_state_dict(trainer.model.state_dict())
-    batches = TrainingBatches(
-        dataset,
-        InputTransform(dataset.x_train, recipe.input),
-        batch_size=BATCH,
-        padding=0,
-        flip=False,
-        seed=0,
-        device=CPU,
-    )
-    loop = PlainLoop(model, our_batches(batches, dtype), "float64", learning_rate=recipe.rate_at(0))
+    loop = PlainLoop(model, our_batches(trainer.feed, dtype), "float64", learning_rate=recipe.rate_at(0))
     before = {name: parameter.detach().clone() for name, parameter in trainer.model.named_parameters()}
     ours, plain = zip(*((next_loss(trainer), loop.step()) for _ in range(10)), strict=True)
     assert plain == pytest.approx(ours, rel=1e-4)

@@ -13,6 +13,7 @@ import pytest
 from paperbench.bench.figures import ScalingFigures, ScalingReport
 from paperbench.bench.scaling import measure_scaling, scaling_training
 from paperbench.bench.text import SCALING_LEGEND, format_scaling
+from paperbench.bench.timing import Rounds
 from paperbench.cli.main import main
 from paperbench.training.processes import Processes
 from paperbench.typed import from_json
@@ -72,7 +73,7 @@ def test_two_processes_are_measured_and_compared_with_one(is_changed: bool, monk
         training = replace(
             training, recipe=replace(training.recipe, batch_norm=replace(training.recipe.batch_norm, group=4))
         )
-        return measure_scaling(training, "eager", "fp32", processes, 2, 0.001, float("inf"), lambda line: None)
+        return measure_scaling(training, "eager", "fp32", processes, Rounds(2, 0.001))
 
     found, other = together(2, work)
     assert other is None

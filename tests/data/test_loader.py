@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,22 +10,28 @@ from PIL import Image
 
 from paperbench.data.dataset import ImageDataset
 from paperbench.data.feed import make_feed
-from paperbench.data.loader import InputTransform, TrainingBatches
-from paperbench.specs.recipe import ChannelValues, Recipe
+from paperbench.data.loader import Batch, ImageFeed, draw_epoch
+from paperbench.specs.recipe import Augmentation, ChannelValues, Recipe
 from paperbench.training.evaluation import no_interrupt
 
 CPU = torch.device("cpu")
 
 
-def batches(dataset: ImageDataset, **kwargs: object) -> TrainingBatches:
-    transform = InputTransform(dataset.x_train, kwargs.pop("input", "per_pixel_mean"))
-    settings = {"batch_size": 32, "padding": 4, "flip": True, "seed": 3, "device": CPU, **kwargs}
-    return TrainingBatches(dataset, transform, **settings)
+@pytest.fixture
+def recipe(paper_recipe: Recipe) -> Recipe:
+    return replace(paper_recipe, batch_size=32, batch_norm=replace(paper_recipe.batch_norm, group=32))
 
 
-def crops_of(loader: TrainingBatches, iteration: int) -> list[tuple[int, int, int, bool]]:
-    """Decode index, dy, dx and mirroring of each image of a batch, as `epoch` documents."""
-    order, variants = loader.choices(iteration)
+def feed_of(dataset: ImageDataset, recipe: Recipe, device: torch.device = CPU) -> ImageFeed:
+    return make_feed(dataset, recipe, 3, device, no_interrupt, lambda _: None)
+
+
+def batch_of(feed: ImageFeed, iteration: int) -> Batch:
+    return feed.make(feed.choices(iteration))
+
+
+def crops_of(order: torch.Tensor, variants: torch.Tensor) -> list[tuple[int, int, int, bool]]:
+    """Decode index, dy, dx and mirroring of each image, as `ImageFeed` documents."""
     decoded = []
     for index, variant in zip(order.tolist(), variants.tolist(), strict=True):
         rest, dx = divmod(variant, 9)
@@ -43,78 +51,73 @@ def torchvision_batch(dataset: ImageDataset, crops: list[tuple[int, int, int, bo
     return torch.stack(images)
 
 
-def test_batch_equals_torchvisions_pad_crop_and_flip_exactly(small_dataset: ImageDataset) -> None:
-    loader = batches(small_dataset)
+def test_batch_equals_torchvisions_pad_crop_and_flip_exactly(small_dataset: ImageDataset, recipe: Recipe) -> None:
+    feed = feed_of(small_dataset, recipe)
     for iteration in (0, 3, 50):
-        crops = crops_of(loader, iteration)
-        batch = loader.batch(iteration)
+        crops = crops_of(*feed.choices(iteration))
+        batch = batch_of(feed, iteration)
         assert torch.equal(batch.images, torchvision_batch(small_dataset, crops))
         assert batch.images.is_contiguous(memory_format=torch.channels_last)
         assert (batch.images.dtype, batch.labels.dtype) == (torch.float32, torch.int64)
         assert batch.labels.tolist() == [small_dataset.y_train[index] for index, *_ in crops]
 
 
-def test_schedule_equals_the_choices_of_each_iteration(small_dataset: ImageDataset) -> None:
-    loader = batches(small_dataset)  # 100 images: the 9 batches of 32 reach into the third epoch
-    order, variant = loader.schedule(9)
+def test_schedule_equals_the_choices_of_each_iteration(small_dataset: ImageDataset, recipe: Recipe) -> None:
+    feed = feed_of(small_dataset, recipe)  # 100 images: the 9 batches of 32 reach into the third epoch
+    order, variant = feed.schedule(9)
     assert (order.shape, order.dtype, variant.dtype) == ((9, 32), torch.int32, torch.int16)
     for iteration in range(9):
-        chosen = loader.choices(iteration)
-        assert torch.equal(order[iteration].long(), chosen.order)
-        assert torch.equal(variant[iteration].long(), chosen.variant)
+        for whole, chosen in zip((order, variant), feed.choices(iteration), strict=True):
+            assert torch.equal(whole[iteration].long(), chosen)
 
 
-def test_epochs_are_different_permutations_and_batches_span_them(small_dataset: ImageDataset) -> None:
-    loader = batches(small_dataset)
-    stream = torch.cat([loader.choices(i).order for i in range(50)]).tolist()  # 16 epochs of 100 in batches of 32
+def test_epochs_are_different_permutations_and_batches_span_them(small_dataset: ImageDataset, recipe: Recipe) -> None:
+    feed = feed_of(small_dataset, recipe)
+    stream = torch.cat([feed.choices(i)[0] for i in range(50)]).tolist()  # 16 epochs of 100 in batches of 32
     epochs = [stream[i : i + 100] for i in range(0, 1600, 100)]
     assert all(sorted(epoch) == list(range(100)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 16
-    assert batches(small_dataset, batch_size=250).choices(0).order.tolist() == stream[:250]
+    larger = replace(recipe, batch_size=256)
+    assert feed_of(small_dataset, larger).choices(0)[0].tolist() == stream[:256]
 
 
-def test_crops_and_mirroring_are_uniform(small_dataset: ImageDataset) -> None:
-    loader = batches(small_dataset, batch_size=100)
+def test_crops_and_mirroring_are_uniform(small_dataset: ImageDataset, recipe: Recipe) -> None:
+    feed = feed_of(small_dataset, replace(recipe, batch_size=2560))
     counts = torch.zeros(162)
-    for epoch in range(300):
-        counts += torch.bincount(loader.epoch(epoch).variant, minlength=162)
-    expected = 30_000 / 162
+    for iteration in range(12):
+        counts += torch.bincount(feed.choices(iteration)[1], minlength=162)
+    expected = 12 * 2560 / 162
     chi_square = ((counts - expected) ** 2 / expected).sum().item()
     assert 100 < chi_square < 240  # 161 degrees of freedom: 0.01 % on either side
 
 
-def test_iterations_can_be_made_in_any_order(small_dataset: ImageDataset) -> None:
-    in_order = batches(small_dataset)
-    expected = [in_order.batch(i).images for i in range(12)]
-    fresh = batches(small_dataset)
+def test_iterations_can_be_made_in_any_order(small_dataset: ImageDataset, recipe: Recipe) -> None:
+    in_order, fresh = feed_of(small_dataset, recipe), feed_of(small_dataset, recipe)
+    expected = [batch_of(in_order, i).images for i in range(12)]
     for i in (11, 0, 7, 3):
-        assert torch.equal(fresh.batch(i).images, expected[i])
+        assert torch.equal(batch_of(fresh, i).images, expected[i])
 
 
-def test_seeds_and_purposes_have_different_streams(small_dataset: ImageDataset) -> None:
-    streams = [
-        batches(small_dataset, **kwargs).epoch(0).order.tolist()
-        for kwargs in ({"seed": 0}, {"seed": 1}, {"seed": 0, "purpose": "batch-norm"})
-    ]
-    assert streams[0] != streams[1]
-    assert streams[0] != streams[2]
+def test_seeds_and_purposes_have_different_streams() -> None:
+    streams = [draw_epoch(seed, 100, 162, of, 0) for seed, of in ((0, "training"), (1, "training"), (0, "batch-norm"))]
+    assert not any(torch.equal(streams[0][0], other[0]) for other in streams[1:])
 
 
 @pytest.mark.parametrize("given", [None, ChannelValues((0.1, 0.2, 0.3), (0.5, 0.25, 2.0))])
-def test_each_channel_is_normalised(small_dataset: ImageDataset, given: ChannelValues | None) -> None:
+def test_each_channel_is_normalised(small_dataset: ImageDataset, recipe: Recipe, given: ChannelValues | None) -> None:
     pixels = small_dataset.x_train / 255
     mean, std = (given.mean, given.std) if given else (pixels.mean((0, 1, 2)), pixels.std((0, 1, 2)))
-    loader = batches(small_dataset, input=given or "channel_mean_std", padding=0, flip=False, batch_size=100)
-    expected = (pixels[loader.choices(0).order] - mean) / std
-    np.testing.assert_allclose(loader.batch(0).images.permute(0, 2, 3, 1), expected, atol=1e-5)
+    plain = replace(recipe, input=given or "channel_mean_std", augmentation=Augmentation(padding=0, flip=False))
+    feed = feed_of(small_dataset, plain)
+    expected = (pixels[feed.choices(0)[0]] - mean) / std
+    np.testing.assert_allclose(batch_of(feed, 0).images.permute(0, 2, 3, 1), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("batch_size", [7, 40, 100])
 def test_evaluation_covers_the_test_set_once_in_order(
-    small_dataset: ImageDataset, paper_recipe: Recipe, batch_size: int
+    small_dataset: ImageDataset, recipe: Recipe, batch_size: int
 ) -> None:
-    feed = make_feed(small_dataset, paper_recipe, 3, CPU, no_interrupt, lambda _: None)
-    made = list(feed.test(None, batch_size))
+    made = list(feed_of(small_dataset, recipe).test(None, batch_size))
     assert [len(batch.labels) for batch in made[:-1]] == [batch_size] * (len(made) - 1)
     images = torch.cat([batch.images for batch in made]).permute(0, 2, 3, 1).numpy()
     expected = small_dataset.x_test / 255 - (small_dataset.x_train / 255).mean(axis=0)
@@ -122,18 +125,16 @@ def test_evaluation_covers_the_test_set_once_in_order(
     assert torch.cat([batch.labels for batch in made]).tolist() == small_dataset.y_test.tolist()
 
 
-def test_reestimation_shows_whole_groups_of_one_pass_of_its_own(
-    small_dataset: ImageDataset, paper_recipe: Recipe
-) -> None:
-    feed = make_feed(small_dataset, paper_recipe, 3, CPU, no_interrupt, lambda _: None)
-    (images,) = feed.reestimation()  # 64 of 100
-    assert torch.equal(images, batches(small_dataset, batch_size=64, purpose="batch-norm").batch(0).images)
+def test_reestimation_shows_whole_groups_of_one_pass_of_its_own(small_dataset: ImageDataset, recipe: Recipe) -> None:
+    groups = list(feed_of(small_dataset, recipe).reestimation())
+    crops = crops_of(*(part[:96] for part in draw_epoch(3, 100, 162, "batch-norm", 0)))  # three groups of 32
+    assert torch.equal(torch.stack(groups).flatten(0, 1), torchvision_batch(small_dataset, crops))
 
 
 @pytest.mark.gpu
-def test_batches_are_the_same_on_cpu_and_cuda(small_dataset: ImageDataset) -> None:
-    on_gpu = batches(small_dataset, device=torch.device("cuda"))
-    on_cpu = batches(small_dataset)
+def test_batches_are_the_same_on_cpu_and_cuda(small_dataset: ImageDataset, recipe: Recipe) -> None:
+    feeds = [feed_of(small_dataset, recipe, torch.device(device)) for device in ("cpu", "cuda")]
     for i in range(5):
-        torch.testing.assert_close(on_gpu.batch(i).images.cpu(), on_cpu.batch(i).images, rtol=0, atol=1e-7)
-        assert torch.equal(on_gpu.batch(i).labels.cpu(), on_cpu.batch(i).labels)
+        on_cpu, on_gpu = (batch_of(feed, i) for feed in feeds)
+        torch.testing.assert_close(on_gpu.images.cpu(), on_cpu.images, rtol=0, atol=1e-7)
+        assert torch.equal(on_gpu.labels.cpu(), on_cpu.labels)

@@ -83,7 +83,9 @@ def test_lines_of_runs_are_the_lines_of_their_histories(drawn: Figure, root: Pat
 
 
 def test_bold_line_is_the_median_of_the_csv(drawn: Figure, judged: paperbench.JudgedTable) -> None:
-    rows = list(csv.DictReader(io.StringIO(csv_format.render_curves(judged.curves()))))
+    rows = list(
+        csv.DictReader(io.StringIO(csv_format.as_csv(csv_format.CURVE_COLUMNS, csv_format.curve_rows(judged.curves()))))
+    )
     for number, measure in enumerate(("train_loss", "test_error")):
         values: dict[int, list[float]] = {}
         for row in rows:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from paperbench.catalogue import resolve
 from paperbench.data.dataset import ImageDataset
-from paperbench.data.loader import InputTransform, TrainingBatches
+from paperbench.data.loader import Batch
 from paperbench.errors import PaperbenchError, RunError
 from paperbench.models import ResidualNet
 from paperbench.specs.recipe import Recipe, WarmUp
@@ -28,7 +28,6 @@ def test_training_equals_a_plain_loop(recipe: Recipe, small_dataset: ImageDatase
     trainable = [state[k].requires_grad_() for k, _ in trainer.model.named_parameters()]
     # Fused as in the engine: torch's other implementations round differently, and the differences grow fast.
     sgd = torch.optim.SGD(trainable, lr=0.01, momentum=0.9, weight_decay=1e-4, fused=True)
-    loader = training_batches(recipe, small_dataset, seed=4)
 
     for iteration in range(24):
         rate = 0.01 if iteration < 4 else 0.1 if iteration < 12 else 0.1 * 0.1
@@ -36,7 +35,7 @@ def test_training_equals_a_plain_loop(recipe: Recipe, small_dataset: ImageDatase
             for parameter in trainable:
                 sgd.state[parameter]["momentum_buffer"] *= sgd.param_groups[0]["lr"] / rate
             sgd.param_groups[0]["lr"] = rate
-        crops = crops_of(loader, iteration)
+        crops = crops_of(*trainer.feed.choices(iteration))
         images = torchvision_batch(small_dataset, crops).contiguous(memory_format=torch.channels_last)
         labels = torch.tensor([small_dataset.y_train[index] for index, *_ in crops])
         sgd.zero_grad()
@@ -53,10 +52,8 @@ def test_training_equals_a_plain_loop(recipe: Recipe, small_dataset: ImageDatase
             assert torch.equal(value, state[key]), key
 
 
-def training_batches(recipe: Recipe, dataset: ImageDataset, seed: int = 0) -> TrainingBatches:
-    transform = InputTransform(dataset.x_train, "per_pixel_mean")
-    size = recipe.batch_size
-    return TrainingBatches(dataset, transform, batch_size=size, padding=4, flip=True, seed=seed, device=CPU)
+def training_batch(trainer: Trainer, iteration: int) -> Batch:
+    return trainer.feed.make(trainer.feed.choices(iteration))
 
 
 def test_gradient_is_the_mean_over_groups_with_separate_batch_norm(recipe: Recipe, small_dataset: ImageDataset) -> None:
@@ -64,7 +61,7 @@ def test_gradient_is_the_mean_over_groups_with_separate_batch_norm(recipe: Recip
     once = replace(recipe, warm_up=None, learning_rate=1.0, momentum=0.0, weight_decay=0.0)
     trainer = Trainer(resolve("preact_resnet20", depth=8), once, small_dataset, 0, "fp32", CPU)
     before = {k: v.clone() for k, v in trainer.model.named_parameters()}
-    batch = training_batches(once, small_dataset).batch(0)
+    batch = training_batch(trainer, 0)
     replicas = []
     for images, labels in zip(batch.images.split(8), batch.labels.split(8), strict=True):
         replica = ResidualNet(trainer.model.net).train()
@@ -80,10 +77,9 @@ def test_gradient_is_the_mean_over_groups_with_separate_batch_norm(recipe: Recip
 
 def test_training_metrics_are_means_since_the_reset(recipe: Recipe, small_dataset: ImageDataset) -> None:
     trainer = Trainer(resolve("preact_resnet20", depth=8), recipe, small_dataset, 0, "fp32", CPU)
-    loader = training_batches(recipe, small_dataset)
     losses, wrong = [], []
     for iteration in range(4):
-        batch = loader.batch(iteration)
+        batch = training_batch(trainer, iteration)
         for half in (slice(0, 8), slice(8, 16)):
             twin = ResidualNet(trainer.model.net).train()
             twin.load_state_dict(trainer.model.state_dict())

@@ -8,7 +8,6 @@ import torch
 
 from paperbench.catalogue import resolve
 from paperbench.data.dataset import ImageDataset
-from paperbench.data.loader import InputTransform, TrainingBatches
 from paperbench.errors import PaperbenchError
 from paperbench.models import ResidualNet
 from paperbench.specs.recipe import BatchNormSettings, Recipe
@@ -71,17 +70,13 @@ def test_reestimated_statistics_average_over_the_training_set(recipe: Recipe, sm
     trainer = advance(new(recipe, small_dataset), 3)
     twin = ResidualNet(trainer.model.net)
     twin.load_state_dict(trainer.model.state_dict())
-    transform = InputTransform(small_dataset.x_train, "per_pixel_mean")
-    stream = TrainingBatches(
-        small_dataset, transform, batch_size=8, padding=4, flip=True, seed=0, device=CPU, purpose="batch-norm"
-    )
     layers = [m for m in twin.modules() if isinstance(m, torch.nn.BatchNorm2d)]
     for layer in layers:
         layer.momentum = 1.0  # so the running statistics are those of the last batch
     sums = [torch.zeros(2, layer.num_features, dtype=torch.float64) for layer in layers]
     with torch.no_grad():
-        for index in range(12):  # 100 images: 12 groups of 8; the last 4 are not used
-            twin.train()(stream.batch(index).images)
+        for images in trainer.feed.reestimation():  # 100 images: 12 groups of 8; the last 4 are not used
+            twin.train()(images)
             for layer, total in zip(layers, sums, strict=True):
                 total += torch.stack((layer.running_mean, layer.running_var)).double()
     trainer.finish()

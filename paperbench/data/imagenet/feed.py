@@ -21,7 +21,7 @@ from paperbench.streams import Count
 
 
 class PhotoFeed:
-    """The feed of photographs; see `data.feed`."""
+    """The feed of photographs; see `ImageFeed`."""
 
     def __init__(
         self,

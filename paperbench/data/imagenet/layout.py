@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby, pairwise
 from pathlib import Path, PurePosixPath
@@ -98,7 +98,7 @@ class Layout:
         self.missing.clear()
         for source in self._sources:
             is_test, known_labels = source.split == "test", set[int]()
-            unseen = set(self._test_labels) if is_test else _listed_images(_places(self.root, source.base))
+            unseen = set(self._test_labels) if is_test else _listed_images(self.root, source.base)
             read = {"class folders": self._folder, "original archives": self._archive, "tar shards": self._shards}
             for image in read[source.kind](source):
                 key = image_key(image.name)
@@ -222,10 +222,11 @@ def image_key(name: str) -> str:
     return found[0] if found else _SUFFIX.sub("", name)
 
 
-def _listed_images(places: Iterable[Path]) -> set[str]:
-    """Return the names of the training images that ILSVRC's or Kaggle's lists have, if they are in the directories."""
-    keys: set[str] = set()
-    for file in (place / name for place in places for name in _LISTS):
+def _listed_images(root: Path, base: str) -> set[str]:
+    """Return the names of training images in ILSVRC's or Kaggle's lists. Kaggle's are up to three levels above them."""
+    directory, keys = root / base, set[str]()
+    above = directory.absolute().parents[:3] if directory.absolute().name == "CLS-LOC" else ()
+    for file in (place / name for place in dict.fromkeys([directory, *above, root]) for name in _LISTS):
         try:
             content = read_at_most(file, _MAX_LIST_BYTES).removeprefix(codecs.BOM_UTF8)
         except (FileNotFoundError, NotADirectoryError):
@@ -310,13 +311,6 @@ def _sources(root: Path, base: str, ranks: Ranks) -> Iterator[_Source]:
         kinds: Mapping[str, Kind] = {"tar": "tar shards", "parquet": "parquet"}
         title = str(PurePosixPath(base, f"{prefix}*.{extension}"))
         yield _Source(split, kinds.get(extension, "compressed"), base, title, tuple(paths))
-
-
-def _places(root: Path, base: str) -> list[Path]:
-    """Return the directories where lists may be. Kaggle's are up to three levels above the images."""
-    directory = root / base
-    above = directory.absolute().parents[:3] if directory.absolute().name == "CLS-LOC" else ()
-    return list(dict.fromkeys([directory, *above, root]))
 
 
 def _describe_absence(root: Path, entries: Sequence[Entry], ranks: Ranks) -> str:

@@ -9,7 +9,7 @@ import time
 import weakref
 from collections import deque
 from functools import partial
-from typing import NamedTuple, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -18,6 +18,8 @@ from paperbench.data.imagenet.batches import BatchPlan, Crops, CropSource
 from paperbench.data.imagenet.crew import Crew, Order
 from paperbench.streams import Clock
 
+AHEAD = 2
+"""Number of batches that are made while the consumer has another."""
 _STARVED = 0.05
 """Share of the time that a training may wait for images before that is reported."""
 _LEAST_SECONDS = 60.0
@@ -29,14 +31,6 @@ _TRIMMED_BYTES = 2**30
 gradients as new pages from the system, which takes a sixth of a step on small crops."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Names of glibc's malloc.h."""
-
-
-class _Batch(NamedTuple):
-    """A batch in the making: the buffer begins with its crops, made by the orders."""
-
-    plan: BatchPlan
-    buffer: Tensor
-    orders: list[Order[None]]
 
 
 class CropStream:
@@ -53,7 +47,6 @@ class CropStream:
         source: Where the images are from. Its batches end with the first that has no images.
         start, step: Number of the first batch, and the difference between numbers.
         threads: If 0, the consumer makes the crops.
-        ahead: Number of batches that are made while the consumer has another.
         pinned: Whether the pixels are in page-locked memory, from which a GPU copies without the processor.
     """
 
@@ -64,16 +57,16 @@ class CropStream:
         start: int = 0,
         step: int = 1,
         threads: int,
-        ahead: int = 2,
         pinned: bool = False,
         clock: Clock = time.perf_counter,
     ) -> None:
         self._source, self._next, self._step, self._clock = source, start, step, clock
         shape = source.batch_size, source.crop, source.crop, 3
-        buffers = 1 + (ahead if threads else 0)
+        buffers = 1 + (AHEAD if threads else 0)
         self._free = [torch.empty(shape, dtype=torch.uint8, pin_memory=pinned) for _ in range(buffers)]
         self._held: list[Tensor] = []
-        self._pending: deque[_Batch] = deque()
+        # Batches in the making: the buffer begins with the crops, made by the orders.
+        self._pending = deque[tuple[BatchPlan, Tensor, list[Order[None]]]]()
         self._waited = 0.0
         self._reported = clock(), 0.0, 0.0
         _keep_freed_memory()
@@ -106,12 +99,12 @@ class CropStream:
         began = self._clock()
         if not self._crew.threads:
             self._crew.catch_up()
-        batch = self._pending.popleft()
-        for order in batch.orders:
+        plan, buffer, orders = self._pending.popleft()
+        for order in orders:
             order.result()
-        self._held = [batch.buffer]
+        self._held = [buffer]
         self._waited += self._clock() - began
-        return self._source.assemble(batch.plan, batch.buffer[: len(batch.orders)])
+        return self._source.assemble(plan, buffer[: len(orders)])
 
     def close(self) -> None:
         """End the threads. Further batches are not made."""
@@ -137,7 +130,7 @@ class CropStream:
             buffer = self._free.pop()
             places = enumerate(buffer[: len(plan.images)].numpy())
             orders = [self._crew.order(partial(self._source.render, plan, row, out)) for row, out in places]
-            self._pending.append(_Batch(plan, buffer, orders))
+            self._pending.append((plan, buffer, orders))
             self._next += self._step
 
 

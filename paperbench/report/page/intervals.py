@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -33,7 +33,8 @@ class IntervalScale:
 
     def axis(self) -> Markup:
         """Draw the scale: zero, and the round numbers of points on both sides."""
-        step = next(s for s in _round_steps() if 2 * self.bound / s <= 6)
+        steps = (factor * 10.0**power for power in range(-3, 4) for factor in (1, 2, 5))
+        step = next(one for one in steps if 2 * self.bound / one <= 6)
         ticks = [k * step for k in range(-int(self.bound / step), int(self.bound / step) + 1)]
         texts = "".join(f'<text x="{self._x(tick)}" y="15">{tick:+g}</text>' for tick in ticks if tick)
         drawing = _svg("axis", f'{texts}<text x="{self._x(0)}" y="15">0</text>')
@@ -63,10 +64,6 @@ class IntervalScale:
     def _x(self, points: float) -> float:
         share = min(1.0, max(-1.0, points / self.bound))
         return round(_WIDTH / 2 + share * (_WIDTH / 2 - _MARGIN), 1)
-
-
-def _round_steps() -> Iterator[float]:
-    return (factor * 10.0**power for power in range(-3, 4) for factor in (1, 2, 5))
 
 
 def _svg(name: str, content: str) -> Markup:

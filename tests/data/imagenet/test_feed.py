@@ -44,7 +44,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> PhotoDataset:
     (root / "data").mkdir()
     files = image_files(root, photographs(TRAIN + TEST))
     train, test = (files.select(np.arange(first, last)) for first, last in ((0, TRAIN), (TRAIN, TRAIN + TEST)))
-    return PhotoDataset("imagenet", "few", "a test", False, ("a", "b", "c"), train, test, root / "data")
+    return PhotoDataset("imagenet", "few", "a test", ("a", "b", "c"), train, test, root / "data", canonical=False)
 
 
 @pytest.fixture(params=RECIPES)

@@ -41,7 +41,7 @@ class CountedFiles(ImageFiles):
 def dataset(tmp_path: Path) -> PhotoDataset:
     (tmp_path / "data").mkdir()
     files = CountedFiles(**vars(image_files(tmp_path, photographs(COUNT))))
-    return PhotoDataset("imagenet", "few", "a test", False, ("a", "b", "c"), files, files, tmp_path / "data")
+    return PhotoDataset("imagenet", "few", "a test", ("a", "b", "c"), files, files, tmp_path / "data", canonical=False)
 
 
 @pytest.fixture
