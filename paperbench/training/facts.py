@@ -379,7 +379,7 @@ def _small_images(classes: int) -> ImageDataset:
     parts = (numbers, *(np.where(backwards, _SIDE - 1 - part, part) for part in (rows, columns)))
     images = np.stack(parts, axis=-1).astype(np.uint8)
     labels = np.arange(200) * 7 % classes
-    return ImageDataset("cifar10", "pinned", "arithmetic", False, images, labels, images[::-1].copy(), labels)
+    return ImageDataset("cifar10", "pinned", "arithmetic", images, labels, images[::-1].copy(), labels, canonical=False)
 
 
 def _place(feed: Feed, image: Tensor) -> str:
@@ -408,7 +408,7 @@ def _photographs(classes: int, directory: Path) -> PhotoDataset:
     labels = np.arange(24) * 7 % classes
     nowhere = np.zeros(24, np.int64)
     files = _PinnedFiles(directory, labels, np.zeros((24, 32), np.uint8), ("",), nowhere, nowhere, nowhere)
-    return PhotoDataset("imagenet", "pinned", "arithmetic", False, (), files, files, directory)
+    return PhotoDataset("imagenet", "pinned", "arithmetic", (), files, files, directory, canonical=False)
 
 
 def training_facts(net: Net, recipe: Recipe) -> Facts:
