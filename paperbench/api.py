@@ -534,6 +534,7 @@ class Plan:
             record, is_there = store.readable_record(run.id), store.directory(run.id).path.exists()
             status: str = record.status if record else "no record" if is_there else "not started"
             status = f"at {record.iteration:,}" if record and status == "partial" else status
+            status = "other facts" if status in ("finished", "diverged") and run.id in lacking else status
             status = "unknown" if isinstance(run.dataset, MissingDataset) else status
             groups.setdefault((run.spec.digest, status), []).append(run)
         rows, (engine, *_) = [], engine_candidates(self.training.engine, self.device)
@@ -717,7 +718,7 @@ def _warnings_of_facts(runs: list[PlannedRun], store: Store, training: TrainingO
             "code would train the same."
         )
     for run, record in begun if training.incompatible == "refuse" else ():
-        if other := other_fact(record.facts, run):
+        if other := other_fact(record, run):
             yield f"{run.id} ({run.net_name}) was trained with other facts: {other}"
 
 

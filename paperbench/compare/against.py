@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -69,6 +69,9 @@ class Changes:
         return 1 if "different" in outcomes else 3 if not outcomes or outcomes & {"underpowered", "missing"} else 0
 
 
+_OF_INTERVALS = {"train_loss", "train_error", "best_test_error"}
+"""What depends on how often a run logs and tests."""
+
 ReadHistory = Callable[[str], Sequence[HistoryLine]]
 """Reads the history of a run, by its id."""
 
@@ -94,7 +97,12 @@ def find_changes(
                 left_out += [f"{name}: {net}: not compared: {one!r}" for one in its if one not in pair]
             n = min(len(group.ended) for group in pair)
             new, baseline = (group.counting(group.ended[:n]) for group in pair)
-            outcome = _bit_for_bit(pair, evidence, histories) or _by_errors(cell, setting, pair, evidence, margin)
+            sides = zip(groups, pair, strict=True)
+            if any(one.conditions == chosen.conditions and one != chosen for its, chosen in sides for one in its):
+                outcome: _Found = ("underpowered", "one side has runs with different facts")
+            else:
+                exact = _bit_for_bit(pair, evidence, histories)
+                outcome = exact or _by_errors(cell, setting, pair, evidence, margin)
             found.append(NetChange(net, new, baseline, *outcome))
         elif any(groups):
             has = [", ".join(str(one.conditions) for one in its) or "no runs" for its in groups]
@@ -117,36 +125,45 @@ def _key(group: GroupFacts) -> tuple[object, ...]:
 def _bit_for_bit(
     pair: Sequence[GroupFacts], evidence: Sequence[Evidence], histories: Sequence[ReadHistory]
 ) -> _Found | None:
-    """Return the first difference of runs that must be equal, or that all runs are equal; else None."""
-    equal = unfinished = 0
+    """Return the first difference of runs that must be equal, or that all runs are equal; else None.
+
+    If they log or test at other iterations, only tests at the same iterations are compared.
+    """
+    equal = behind = 0
     for run in [run for run in pair[0].ids if run in pair[1].ids]:
         new, baseline = (its.records[run] for its in evidence)
         sessions = (*new.sessions, *baseline.sessions)
         if not all(session.must_equal(sessions[0]) for session in sessions):
             continue
-        lines = [read(run) for read in histories]
-        is_unfinished = "partial" in (new.status, baseline.status)
-        both = zip(*lines, strict=False)  # as far as both have got
-        places = [(f"iteration {then.iteration:,}", _numbers(then), _numbers(now)) for now, then in both]
-        places += [] if is_unfinished else [("at the end", _end(baseline), _end(new))]
-        for place, then, now in places:
-            for change in differences(then, now):
+        now, then = ({line.iteration: line for line in read(run)} for read in histories)
+        both = sorted(now.keys() & then.keys())
+        alone = [iteration for iteration in now.keys() ^ then.keys() if iteration < max(both, default=0)]
+        left_out = {"seconds", "evaluation"} | (_OF_INTERVALS if alone else set())
+        places = [(f"iteration {k:,}", _numbers(then[k], left_out), _numbers(now[k], left_out)) for k in both]
+        is_behind = "partial" in (new.status, baseline.status) and new.iteration != baseline.iteration
+        places += [] if is_behind else [("at the end", _end(baseline, left_out), _end(new, left_out))]
+        for place, before, after in places:
+            for change in differences(before, after):
                 return "different", f"seed {new.seed}, {place}: {change}"
-        equal += all(lines)
-        unfinished += is_unfinished
+        equal += bool(both)
+        behind += is_behind
     if not equal == len(pair[0].runs) == len(pair[1].runs):
         return None
-    rest = f", {unfinished} of them as far as both sides have got" if unfinished else ""
-    return "identical", f"{count(equal, 'run')} equal bit for bit{rest}"
+    if behind:
+        return (
+            "underpowered",
+            f"{count(equal, 'run')} equal bit for bit, {behind} only as far as both sides have got",
+        )
+    return "identical", f"{count(equal, 'run')} equal bit for bit"
 
 
-def _numbers(value: Any) -> dict[str, Any]:
-    return {name: its for name, its in vars(value).items() if name not in ("seconds", "evaluation")}
+def _numbers(value: Any, left_out: Collection[str]) -> dict[str, Any]:
+    return {name: its for name, its in vars(value).items() if name not in left_out}
 
 
-def _end(record: Record) -> dict[str, Any]:
-    result, divergence = (vars(one) if one else {} for one in (record.result, record.divergence))
-    measured = {str(one.evaluation): _numbers(one) for one in result.get("evaluations", ())}
+def _end(record: Record, left_out: Collection[str]) -> dict[str, Any]:
+    result, divergence = (_numbers(one, left_out) if one else {} for one in (record.result, record.divergence))
+    measured = {str(one.evaluation): _numbers(one, left_out) for one in result.get("evaluations", ())}
     return {"status": record.status, **divergence, **result, "evaluations": measured}
 
 
@@ -165,7 +182,7 @@ def _by_errors(
     diverged = [errors.count(math.inf) for errors in samples]
     if any(diverged):
         reason = f"{diverged[0]} of {n} new runs and {diverged[1]} of {n} of the baseline diverged"
-        p_value = 2 / math.comb(2 * n, n) if sorted(diverged) == [0, n] else None  # Fisher's exact test
+        p_value = 2 / 4**n if sorted(diverged) == [0, n] else None  # the most, whatever the chance to diverge
         return "equivalent" if min(diverged) == n else "underpowered", reason, None, p_value
     contrast = compute_contrast(
         samples,

@@ -260,7 +260,7 @@ class _Assessor:
             shared = {one for one in shared if one.data is not None and one.data.is_comparable}
 
         def rank(conditions: Conditions) -> tuple[object, ...]:
-            groups = [g for found in self._groups.values() for g in found if g.conditions == conditions]
+            groups = [next(g for g in found if g.conditions == conditions) for found in self._groups.values()]
             incomplete = sum(len(self._runs(group, self._planned)) < self._planned for group in groups)
             return incomplete > 0, conditions.distance, incomplete
 

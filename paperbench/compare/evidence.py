@@ -6,7 +6,6 @@ share pixels, precision and numerics version. The external results of each sourc
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from collections import defaultdict
@@ -76,7 +75,6 @@ class Conditions:
         data, precision, numerics: Unknown (None or empty) for external results.
         is_mixed: False; the version before compared runs of several versions and marked them here.
         source: Source of external results, or None for our runs.
-        facts: Name of the facts with which our runs were trained; None if they are unknown, as of older runs.
     """
 
     data: DataFacts | None
@@ -84,7 +82,6 @@ class Conditions:
     numerics: tuple[int, ...]
     is_mixed: bool = False
     source: str | None = None
-    facts: str | None = None
 
     def __str__(self) -> str:
         if self.data is None:
@@ -98,12 +95,12 @@ class Conditions:
         return self.data is not None and self.data.unverified
 
     @property
-    def distance(self) -> tuple[tuple[bool, bool, bool], tuple[int, int, bool]]:
-        """Sort key of the distance to the paper: external, pixels; then lower precision, older code, no facts."""
+    def distance(self) -> tuple[tuple[bool, bool, bool], tuple[int, int]]:
+        """Sort key of the distance to the paper: external, pixels; then lower precision, older code."""
         has_other_pixels = self.data is not None and not self.data.is_comparable
         rank = _PRECISIONS.index(self.precision) if self.precision else len(_PRECISIONS)
         newest = self.numerics[-1] if self.numerics else 0
-        return (self.source is not None, has_other_pixels, self.is_unverified), (rank, -newest, self.facts is None)
+        return (self.source is not None, has_other_pixels, self.is_unverified), (rank, -newest)
 
 
 @dataclass(frozen=True)
@@ -115,25 +112,28 @@ class GroupFacts:
         median: Median test error, in `shown` of the counted runs, in `others` of all runs that have ended; null without
             such runs, or if it is infinite.
         median_diverged: Whether the median is infinite because of diverged runs.
+        facts: Name of the facts with which the runs were trained; null if they are unknown, as of older runs.
     """
 
     conditions: Conditions
     median: Percent | None
     median_diverged: bool
     runs: tuple[RunFacts, ...]
+    facts: str | None = None
 
     @classmethod
-    def of(cls, conditions: Conditions, runs: Sequence[RunFacts]) -> GroupFacts:
+    def of(cls, conditions: Conditions, runs: Sequence[RunFacts], facts: str | None = None) -> GroupFacts:
         """Make a group of runs in any order."""
         errors = errors_of(run for run in runs if run.counted) or errors_of(runs)
         median = statistics.median(errors) if errors else None
         has_diverged = median == math.inf
         in_order = tuple(sorted(runs, key=lambda run: run.seed))
-        return cls(conditions, None if has_diverged else median, has_diverged, in_order)
+        return cls(conditions, None if has_diverged else median, has_diverged, in_order, facts)
 
     def counting(self, counted: Collection[RunFacts]) -> GroupFacts:
         """Return the group with these of its runs counted, and no others."""
-        return GroupFacts.of(self.conditions, [replace(run, counted=run in counted) for run in self.runs])
+        runs = [replace(run, counted=run in counted) for run in self.runs]
+        return GroupFacts.of(self.conditions, runs, self.facts)
 
     def __repr__(self) -> str:
         return f"<{count(len(self.runs), 'run')}: {str(self.conditions)[:80]}>"
@@ -184,7 +184,7 @@ class GroupFacts:
         A complete group in lower precision comes before an incomplete one in higher precision.
         """
         kind, precision = self.conditions.distance
-        return kind, not self.ended, len(self.first(planned)) < planned, precision
+        return kind, not self.ended, len(self.first(planned)) < planned, precision, self.facts is None
 
 
 class Evidence:
@@ -217,11 +217,11 @@ class Evidence:
         self._experiments = {(e.cell, e.setting): e for e in _experiments(table, profile_name)}
         known = {experiment.key: experiment.cell for experiment in self._experiments.values()}
         self._variances: dict[tuple[Conditions, str, str, int], dict[str, tuple[float, int]]] = {}
-        self._facts: dict[str, DataFacts] = {}  # pixels verified for one run are verified for all
+        self._data: dict[str, DataFacts] = {}  # pixels verified for one run are verified for all
         self._ours: dict[str, list[Record]] = defaultdict(list)
         for record in self._without_duplicates(records):
-            if record.data.canonical or record.data.fingerprint not in self._facts:
-                self._facts[record.data.fingerprint] = record.data
+            if record.data.canonical or record.data.fingerprint not in self._data:
+                self._data[record.data.fingerprint] = record.data
             if record.spec.profile != profile_name:
                 continue
             key = canonical_json(_trained_as(record))
@@ -253,22 +253,21 @@ class Evidence:
         return self._groups[key]
 
     def _pooled(self, cell: Cell, setting: Setting) -> Iterable[GroupFacts]:
-        pooled: dict[Conditions, list[RunFacts]] = defaultdict(list)
+        pooled: dict[tuple[Conditions, str | None], list[RunFacts]] = defaultdict(list)
         experiment = self._experiments.get((cell.id, setting.label))
         evaluation = self.table.evaluation_in(self.profile, cell)
         for record in self._ours.get(experiment.key, ()) if experiment else ():
-            data = self._facts[record.data.fingerprint]
-            facts = self._facts_of[record.run]
-            conditions = Conditions(data, record.spec.precision, record.numerics, facts=facts)
+            data = self._data[record.data.fingerprint]
+            conditions = Conditions(data, record.spec.precision, record.numerics)
             error = None if record.status == "diverged" else record.error(cell.column.metric, evaluation)
             of_run = (record.seed, record.run, record.status, error, record.iteration)
-            pooled[conditions].append(RunFacts(*of_run, counted=False))
+            pooled[conditions, self._facts_of[record.run]].append(RunFacts(*of_run, counted=False))
         if self._external:
             for result in self._external.get(self.table.experiment_digest(cell, setting), ()):
                 status: Status = "diverged" if result.error is None else "finished"
                 run = RunFacts(result.seed, None, status, result.error, None, counted=False)
-                pooled[Conditions(None, None, (), source=result.source)].append(run)
-        return itertools.starmap(GroupFacts.of, pooled.items())
+                pooled[Conditions(None, None, (), source=result.source), None].append(run)
+        return (GroupFacts.of(conditions, runs, facts) for (conditions, facts), runs in pooled.items())
 
     def prior(self, cell: Cell, setting: Setting, conditions: Conditions, analysis: int) -> Prior:
         """Return what the other nets say about the variance between the runs of a net.
@@ -337,7 +336,7 @@ class Evidence:
                 kinds.setdefault(equal, facts)
         first, *others = kinds or [""]
         self.left_out += [
-            f"run {run} and those like it are not pooled with {first}: they were trained with other facts. "
+            f"run {run} and those like it are not pooled with {first}: they were trained with other facts: "
             f"{difference(kinds[first], kinds[run])}."
             for run in others
         ]

@@ -119,8 +119,8 @@ class NetReport:
         same = [one for one in self.net.groups if str(one.conditions) == text]
         if group.conditions.data and len(same) > 1:
             text += f", pixels {group.conditions.data.fingerprint[:8]}"
-            if any(one.conditions.facts for one in same):
-                text += f", facts {group.conditions.facts or 'unknown'}"
+            if any(one.facts for one in same):
+                text += f", facts {group.facts or 'unknown'}"
         if group.median_or_inf is None:
             return f"{text}: no run has ended"
         return f"{text}: {_by_seed(group.ended)}; median {percent(group.median_or_inf)}"

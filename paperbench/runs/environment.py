@@ -30,19 +30,19 @@ _EQUAL = ("source", "numerics", "torch", "torchvision", "timm", "numpy", "cuda")
 
 
 @typed
-class Facts:
+class Surroundings:
     """The code and the machine of a process."""
 
     code: Code
     environment: Environment
 
     @classmethod
-    def of(cls, device: torch.device) -> Facts:
+    def of(cls, device: torch.device) -> Surroundings:
         return cls(code_facts(), environment_facts(device))
 
     def have_equal_machines(self, processes: Processes) -> bool:
         """Whether processes have equal machines. Those with other code or packages than process 0 are an error."""
-        first = from_json(Facts, processes.first_text(to_json(self)))
+        first = from_json(Surroundings, processes.first_text(to_json(self)))
 
         def check() -> None:
             expected, own = (vars(one.code) | vars(one.environment) for one in (first, self))

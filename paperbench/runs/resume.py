@@ -18,9 +18,10 @@ from paperbench.errors import Finding, RunError
 from paperbench.models import ResidualNet
 from paperbench.options import is_bit_equal
 from paperbench.runs.checkpoints import CheckpointFile, DamagedCheckpointError
+from paperbench.runs.environment import code_facts
 from paperbench.runs.history import History, HistoryLine
 from paperbench.runs.planning import PlannedRun
-from paperbench.runs.record import Divergence, Session, major_version, make_up
+from paperbench.runs.record import Divergence, Record, Session, major_version, make_up
 from paperbench.runs.store import RunDirectory
 from paperbench.specs.facts import Facts, difference
 from paperbench.specs.recipe import Recipe
@@ -50,7 +51,7 @@ class CheckpointFacts:
         best_test_error: Lowest moving-average error so far, in percent.
         sessions: All sessions so far; the last one wrote the checkpoint.
         history: All lines so far.
-        training: Facts of the net and its training when the run began; None in older checkpoints.
+        facts: Of the net and its training when the run began; None in older checkpoints.
     """
 
     format: Literal[1]
@@ -59,7 +60,7 @@ class CheckpointFacts:
     divergence: Divergence | None
     sessions: Annotated[tuple[Session, ...], FailFast(), Field(min_length=1)]
     history: Annotated[tuple[HistoryLine, ...], FailFast()]
-    training: Facts | None = None
+    facts: Facts | None = None
 
 
 @dataclass(frozen=True)
@@ -162,8 +163,7 @@ def newest_checkpoint(run: PlannedRun, directory: RunDirectory, warn: Callable[[
             warn(f"{error.where} {error.what}. It is kept as {aside.name}.")
             continue
         _check_versions(file, checkpoint.facts.sessions)
-        if other := other_fact(checkpoint.facts.training, run):
-            raise ResumeError(f"{file.path} was trained with other facts: {other}")
+        check_facts(file.path, checkpoint.facts, run)
         if checkpoints.damaged():
             warn(f"resuming from {file.path.name}.")
         return checkpoint
@@ -179,10 +179,21 @@ def newest_checkpoint(run: PlannedRun, directory: RunDirectory, warn: Callable[[
     return None
 
 
-def other_fact(recorded: Facts | None, run: PlannedRun) -> str:
-    """Name the first fact of a run that is no longer as recorded, and what to do; "" if there is none."""
-    found = difference(recorded, facts_of(run.net, run.recipe)) if recorded else ""
-    return found and f"{found}. Resume with the code that began the run, or restart it: {RESTART}."
+def other_fact(found: Record | CheckpointFacts, run: PlannedRun) -> str:
+    """Name the first fact of a run that is no longer as recorded, and what to do; "" if there is none.
+
+    The code that trained last knew the facts, so they are found out only if today's is other code.
+    """
+    if found.facts is None or found.sessions[-1].code.source == code_facts().source:
+        return ""
+    other = difference(found.facts, facts_of(run.net, run.recipe))
+    return other and f"{other}. Resume with the code that began the run, or restart it: {RESTART}."
+
+
+def check_facts(where: Path, found: Record | CheckpointFacts, run: PlannedRun) -> None:
+    """Refuse to go on with a run that was trained with other facts."""
+    if other := other_fact(found, run):
+        raise ResumeError(f"{where} was trained with other facts: {other}")
 
 
 def load_into(trainer: Trainer, checkpoint: Checkpoint | None, directory: RunDirectory) -> None:

@@ -16,7 +16,7 @@ import torch
 
 from paperbench.errors import DataError, Interrupted
 from paperbench.runs.checkpoints import CheckpointFile
-from paperbench.runs.environment import Facts
+from paperbench.runs.environment import Surroundings
 from paperbench.runs.hashed import SCHEMA
 from paperbench.runs.history import HistoryLine, history_bytes, history_line
 from paperbench.runs.lease import Lease
@@ -138,12 +138,12 @@ class RunSession:
         run, processes = self.run, self._processes
         checkpoint = processes.lead(partial(newest_checkpoint, run, self.directory, self._warn))
         if text := processes.first_text(to_json(checkpoint.facts) if checkpoint else ""):
-            facts = from_json(CheckpointFacts, text)
-            self._earlier, self.history = merged(facts.sessions), list(facts.history)
-            self.best_test_error, self.divergence = facts.best_test_error, facts.divergence
-            self._training = facts.training
+            found = from_json(CheckpointFacts, text)
+            self._earlier, self.history = merged(found.sessions), list(found.history)
+            self.best_test_error, self.divergence = found.best_test_error, found.divergence
+            self._facts = found.facts
         else:
-            self._training = processes.lead(partial(facts_of, run.net, run.recipe))
+            self._facts = processes.lead(partial(facts_of, run.net, run.recipe))
         self._engine, self.trainer, problems = self._sound_trainer(way, engine)
         self._fallback = "; ".join(problems) or None
         if text:
@@ -159,7 +159,7 @@ class RunSession:
     def _sound_trainer(self, way: Way, engine: str) -> tuple[str, Trainer, list[str]]:
         """Return the engine of `way` or a slower one, a new trainer with it, and why faster ones are not used."""
         run, device, processes = self.run, self._setting.device, self._processes
-        self._facts = Facts.of(device)
+        self._surroundings = Surroundings.of(device)
         earlier = self._earlier[-1].engine if self._earlier else None
         return sound_trainer(
             processes.agreed(lambda: engine_candidates(engine, device, earlier)),
@@ -174,7 +174,7 @@ class RunSession:
             ),
             device,
             processes,
-            machines_differ=not self._facts.have_equal_machines(processes),
+            machines_differ=not self._surroundings.have_equal_machines(processes),
             announce=lambda name: self._observer.checking(run, name, processes.count),
             warn=self._warn,
         )
@@ -239,9 +239,7 @@ class RunSession:
         """Write checkpoint, history and record, in this order, so that the record never refers to missing files."""
         started = self._clock()
         sessions, history = self._sessions(), tuple(self.history)
-        facts = CheckpointFacts(
-            1, self.run.id, self.best_test_error, self.divergence, sessions, history, self._training
-        )
+        facts = CheckpointFacts(1, self.run.id, self.best_test_error, self.divergence, sessions, history, self._facts)
         checkpoint = Checkpoint(facts, self.trainer.state_dict())
 
         def write() -> None:
@@ -278,7 +276,7 @@ class RunSession:
     def _sessions(self) -> tuple[Session, ...]:
         """Return the earlier sessions, and this one so far."""
         seconds = round(self._clock() - self._started, 3)
-        own = self._engine, self._facts.code, self._facts.environment, self._fallback
+        own = self._engine, self._surroundings.code, self._surroundings.environment, self._fallback
         shared = (n if n > 1 else None for n in (self._processes.count, self._setting.at_once))
         return (*self._earlier, Session(self.trainer.iteration, seconds, *own, *shared))
 
@@ -302,6 +300,6 @@ class RunSession:
             spec=self.run.spec,
             files=Files(len(self.history), history, self._newest.path.name, weights_sha256),
             evaluations=tuple(self.run.recipe.evaluations.values()),
-            facts=self._training,
+            facts=self._facts,
         )
         self.directory.write_record(self.record)

@@ -15,7 +15,7 @@ from paperbench.runs.lease import LEASE_SECONDS, Lease, LeaseLostError, acquire_
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Record
-from paperbench.runs.resume import ResumeError, other_fact
+from paperbench.runs.resume import ResumeError, check_facts, other_fact
 from paperbench.runs.session import RunSession, SessionSetting
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.specs.run_spec import Precision
@@ -28,7 +28,7 @@ from paperbench.typed import Line, Natural, from_json, to_json, typed
 
 def is_done(record: Record | None, run: PlannedRun, limits: Limits) -> bool:
     """Whether nothing is left to do for a run within the limits. One that was trained with other facts must restart."""
-    if record is None or other_fact(record.facts, run):
+    if record is None or other_fact(record, run):
         return False
     last = limits.last_iteration(run.recipe.iterations)
     return record.status != "partial" or (last < run.recipe.iterations and record.iteration >= last)
@@ -56,7 +56,7 @@ def _usable_record(run: PlannedRun, store: Store, incompatible: Incompatible) ->
 def _is_to_restart(record: Record, run: PlannedRun, incompatible: Incompatible) -> bool:
     if incompatible != "restart":
         return False
-    return record.is_mixed or record.numerics != (NUMERICS_VERSION,) or bool(other_fact(record.facts, run))
+    return record.is_mixed or record.numerics != (NUMERICS_VERSION,) or bool(other_fact(record, run))
 
 
 @typed
@@ -353,6 +353,8 @@ class Worker:
         directory = self._store.directory(run.id, lease.check)
         try:
             record = self._read_record(run, directory)
+            if record and self._incompatible == "refuse":
+                check_facts(directory.path, record, run)
             if record is None or not _is_to_restart(record, run, self._incompatible):
                 yield from self._train_together(run, lease, way)
                 return

@@ -100,7 +100,7 @@ def test_runs_with_other_facts_are_not_pooled() -> None:
     runs = [record(TABLE2, PREACT, 6 + seed / 10, seed=seed, facts=one) for seed, one in enumerate(kinds)]
     assert shown(*runs, seeds=2) == ([6.0, 6.1], [[6.2], [6.3], [6.4, 6.5]])
     ids = [run.run for run in runs]
-    other = f"not pooled with {ids[0]}: they were trained with other facts."
+    other = f"not pooled with {ids[0]}: they were trained with other facts:"
     assert compared(TABLE2, *runs).left_out == (
         f"run {ids[2]} and those like it are {other} stages.0.0.bn1: was eps 1e-05 and is eps 0.001.",
         f"run {ids[3]} and those like it are {other} outputs: was 2.0 and is 2.1.",

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from paperbench.data.dataset import ImageDataset
-from paperbench.runs import resume, session
+from paperbench.runs import environment, resume, session
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Divergence
@@ -368,6 +368,7 @@ def test_run_with_other_facts_is_neither_resumed_nor_finished(
     other = replace(run.recipe, batch_norm=replace(run.recipe.batch_norm, eps=1e-3))
     for module in (resume, session):
         monkeypatch.setattr(module, "facts_of", lambda net, _: facts_of(net, other))
+    monkeypatch.setattr(environment, "_loaded_code", lambda: (None, "other code"))
     _, log = train(run, tmp_path)
     assert "stages.0.0.preactivation.bn: was eps 1e-05 and is eps 0.001. Resume" in log.failure
     assert directory.read_record().status == ("partial" if stop else "finished")
@@ -378,7 +379,7 @@ def test_run_with_other_facts_is_neither_resumed_nor_finished(
 
 def test_run_of_a_version_without_facts_is_resumed(run: PlannedRun, tmp_path: Path) -> None:
     directory, _ = train(run, tmp_path, stop_at=8)
-    edit_checkpoint(directory, lambda found: replace(found, facts=replace(found.facts, training=None)))
+    edit_checkpoint(directory, lambda found: replace(found, facts=replace(found.facts, facts=None)))
     directory.record_file.unlink()
     directory, log = train(run, tmp_path)
     assert log.steps == list(range(9, 21))
