@@ -21,8 +21,7 @@ from paperbench.data.loader import Choices
 from paperbench.data.share import Share
 from paperbench.errors import EngineError, PaperbenchError, summarize_error
 from paperbench.specs.recipe import Recipe
-from paperbench.training.eager import EagerEngine
-from paperbench.training.engine import Engine, Parts
+from paperbench.training.engine import EagerEngine, Engine, Parts
 from paperbench.training.memory import is_out_of_memory
 from paperbench.training.processes import Processes
 from paperbench.training.step import TrainingStep, in_turn
