@@ -63,7 +63,6 @@ WAIT = timedelta(hours=1)
 _FOREVER = timedelta(days=365)
 _ALIGNMENT = 4
 """Gradients start at multiples of so many values, or kernels would read them one by one."""
-_MAX_TEXT = 2_000
 
 _ERRORS: tuple[type[Exception], ...] = (
     *(Interrupted, torch.OutOfMemoryError, DataError, EngineError, RunError, PaperbenchError, OSError, RuntimeError),
@@ -139,18 +138,14 @@ class Processes:
 
     def first_text(self, text: str = "") -> str:
         """Return the first text of a process that is not empty, in all; "" if all are. Waits as long as it takes."""
-        if self.count == 1:
-            return text
-        own = text.encode()
-        lengths = self._all_numbers(len(own), self._patient)
-        first = next((rank for rank, length in enumerate(lengths) if length), None)
-        return "" if first is None else self._text_from(first, own, lengths[first])
+        return text if self.count == 1 else next(filter(None, self._texts(text, self._patient)), "")
 
-    def _text_from(self, rank: int, own: bytes, length: int) -> str:
-        values = torch.tensor(list(own.ljust(length)[:length]), dtype=torch.uint8)
+    def _texts(self, own: str, group: Any) -> list[str]:
+        """Return the texts of all processes."""
+        found = [""] * self.count
         with self._reporting_lost():
-            dist.broadcast(values, rank, group=self._hosts)
-        return bytes(values.tolist()).decode(errors="replace")
+            dist.all_gather_object(found, own, group=group)
+        return found
 
     def any_of(self, *flags: bool) -> list[bool]:
         """Return which flags are set in any process. A signal to one becomes a signal to all."""
@@ -243,23 +238,22 @@ class Processes:
         own = error.reason if isinstance(error, EngineError) else str(error)
         if isinstance(error, Interrupted):
             own = str((self.limits and self.limits.signal) or "")
-        text = self._text_from(first, own.encode(errors="replace"), _MAX_TEXT)
+        text = self._texts(own, self._hosts)[first]
         kind = _ERRORS[codes[first] - 1]
-        if kind is Interrupted and text.strip() and self.limits and not self.limits.signal:
+        if kind is Interrupted and text and self.limits and not self.limits.signal:
             self.limits.signal = int(text)
         if codes[self.rank] != codes[first] or not isinstance(error, kind):
-            error, cause = kind(f"Process {first}: {text.strip()}"), error
+            error, cause = kind(f"Process {first}: {text}"), error
             error.__cause__ = cause
         return common(error)
 
     def numbers(self, number: int) -> list[int]:
         """Return the numbers of all processes."""
-        return [number] if self.count == 1 else self._all_numbers(number, self._hosts)
-
-    def _all_numbers(self, number: int, group: Any) -> list[int]:
+        if self.count == 1:
+            return [number]
         numbers = torch.zeros(self.count, dtype=torch.int64)
         with self._reporting_lost():
-            dist.all_gather_into_tensor(numbers, torch.tensor([number]), group=group)
+            dist.all_gather_into_tensor(numbers, torch.tensor([number]), group=self._hosts)
         found: list[int] = numbers.tolist()
         return found
 
