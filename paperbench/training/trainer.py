@@ -203,11 +203,14 @@ class Trainer:
 
     def _state(self) -> dict[str, Tensor]:
         self._set_batch_count()
+        noise = {"cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            noise["cuda"] = torch.cuda.get_rng_state(self.device)
         parts: dict[str, dict[str, Tensor]] = {
             "model": self.model.state_dict(),
             "momentum": {str(index): tensor for index, tensor in enumerate(self._optimiser.momentum)},
             "window": self._metrics.state_dict(),
-            "noise": _generator_states(self.device),
+            "noise": noise,
         }
         state = {f"{part}.{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
         return {"iteration": torch.tensor(self.iteration), **state}
@@ -247,10 +250,3 @@ class Trainer:
         """Return the parameters, BN's moving averages and the momentum, which all processes share."""
         averages = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
         return [*self.model.parameters(), *averages, *self._optimiser.momentum]
-
-
-def _generator_states(device: torch.device) -> dict[str, Tensor]:
-    states = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        states["cuda"] = torch.cuda.get_rng_state(device)
-    return states
