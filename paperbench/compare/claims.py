@@ -86,10 +86,7 @@ class Part:
     text: str
 
     def contrast(
-        self,
-        samples: Mapping[str, ArrayLike],
-        constants: Mapping[str, float],
-        priors: Mapping[str, Prior],
+        self, samples: Mapping[str, ArrayLike], constants: Mapping[str, float], priors: Mapping[str, Prior]
     ) -> Contrast:
         """Return the contrast.
 
@@ -356,10 +353,8 @@ class _Assessor:
             return math.inf if run.error is None else run.error
         if run.run is None:
             raise _NoValueError(f"{cell.id}: external results have no history")
-        record, last = (
-            self._evidence.records[run.run],
-            self._evidence.table.recipe_in(self._profile, cell.recipe).iterations,
-        )
+        record = self._evidence.records[run.run]
+        last = self._evidence.table.recipe_in(self._profile, cell.recipe).iterations
         upto = self._claim.iteration or last
         if record.status == "diverged" and record.iteration < upto:
             return math.inf

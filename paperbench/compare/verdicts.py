@@ -13,13 +13,7 @@ from pydantic import Field
 from paperbench.compare.evidence import Evidence, GroupFacts, RunFacts, errors_of
 from paperbench.compare.failures import MIN_RUNS_TO_JUDGE, FailureCount, count_failures, is_failure, median_fails
 from paperbench.compare.noise import Noise, Prior, estimate_noise, variance_of
-from paperbench.compare.statistics import (
-    ANALYSES,
-    FIRST_ALPHA,
-    Interval,
-    decide,
-    difference_interval,
-)
+from paperbench.compare.statistics import ANALYSES, FIRST_ALPHA, Interval, decide, difference_interval
 from paperbench.errors import count
 from paperbench.specs.cell import Cell
 from paperbench.specs.expected import ExpectedCell

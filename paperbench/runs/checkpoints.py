@@ -12,14 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paperbench.errors import Finding
-from paperbench.files import (
-    DAMAGED,
-    MAX_TENSOR_FILE_BYTES,
-    UNGUARDED,
-    Writer,
-    list_directory,
-    read_at_most,
-)
+from paperbench.files import DAMAGED, MAX_TENSOR_FILE_BYTES, UNGUARDED, Writer, list_directory, read_at_most
 
 _NAME = re.compile(r"checkpoint-(\d{1,12})-([0-9a-f]{16})\.safetensors")
 
