@@ -262,16 +262,15 @@ class Processes:
         if self.count == 1:
             return
 
-        def check() -> None:
-            if len(set(sums)) > 1:
-                raise RunError(
+        values = torch.stack([t.detach().reshape(-1).view(torch.uint8).sum(dtype=torch.int64) for t in tensors])
+        sums = self.numbers(int.from_bytes(sha256(values.cpu().numpy().tobytes()).digest()[:7]))
+        if len(set(sums)) > 1:
+            raise common(
+                RunError(
                     "The processes hold different parameters, although all made the same updates: a driver or GPU is "
                     "faulty, or CPUs differ. Nothing was saved; the same command resumes from the last checkpoint."
                 )
-
-        values = torch.stack([t.detach().reshape(-1).view(torch.uint8).sum(dtype=torch.int64) for t in tensors])
-        sums = self.numbers(int.from_bytes(sha256(values.cpu().numpy().tobytes()).digest()[:7]))
-        self.agreed(check)
+            )
 
     # Numbers
 
