@@ -25,7 +25,6 @@ from paperbench.training.evaluation import (
     EvaluationMetrics,
     as_memory_allows,
     evaluate,
-    no_interrupt,
     reestimate_batch_norm,
     set_batch_count,
 )
@@ -74,7 +73,7 @@ class Trainer:
         recompute: bool = False,
         processes: Processes = ALONE,
         capture: Callable[[torch.device], CudaCapture] = CudaCapture,
-        between_batches: Callable[[], None] = no_interrupt,
+        between_batches: Callable[[], None] = lambda: None,
         announce: Callable[[str], None] = lambda _: None,
     ) -> None:
         if dataset.num_train < recipe.batch_norm.group:

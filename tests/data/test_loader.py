@@ -10,7 +10,6 @@ from paperbench.data.dataset import ImageDataset
 from paperbench.data.feed import make_feed
 from paperbench.data.loader import InputTransform, TrainingBatches
 from paperbench.specs.recipe import ChannelValues, Recipe
-from paperbench.training.evaluation import no_interrupt
 
 CPU = torch.device("cpu")
 
@@ -113,7 +112,7 @@ def test_each_channel_is_normalised(small_dataset: ImageDataset, given: ChannelV
 def test_evaluation_covers_the_test_set_once_in_order(
     small_dataset: ImageDataset, paper_recipe: Recipe, batch_size: int
 ) -> None:
-    feed = make_feed(small_dataset, paper_recipe, 3, CPU, no_interrupt, lambda _: None)
+    feed = make_feed(small_dataset, paper_recipe, 3, CPU, lambda: None, lambda _: None)
     made = list(feed.test(None, batch_size))
     assert [len(batch.labels) for batch in made[:-1]] == [batch_size] * (len(made) - 1)
     images = torch.cat([batch.images for batch in made]).permute(0, 2, 3, 1).numpy()
@@ -125,7 +124,7 @@ def test_evaluation_covers_the_test_set_once_in_order(
 def test_reestimation_shows_whole_groups_of_one_pass_of_its_own(
     small_dataset: ImageDataset, paper_recipe: Recipe
 ) -> None:
-    feed = make_feed(small_dataset, paper_recipe, 3, CPU, no_interrupt, lambda _: None)
+    feed = make_feed(small_dataset, paper_recipe, 3, CPU, lambda: None, lambda _: None)
     (images,) = feed.reestimation()  # 64 of 100
     assert torch.equal(images, batches(small_dataset, batch_size=64, purpose="batch-norm").batch(0).images)
 
