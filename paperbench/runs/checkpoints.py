@@ -73,9 +73,6 @@ class Checkpoints:
         """Delete the checkpoints up to `newest`, except `newest` itself and, optionally, the one before it.
 
         Checkpoints of later iterations stay: another process wrote them.
-
-        Args:
-            keep_previous: Whether to keep one checkpoint of an earlier iteration.
         """
         others = [f for f in self.newest_first() if f.path != newest.path and f.iteration <= newest.iteration]
         if keep_previous:
