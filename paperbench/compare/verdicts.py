@@ -275,7 +275,7 @@ def _analyse(cell: Cell, errors: Sequence[float], number: int, level: float, pri
     if prior.degrees > 0:
         noise: Noise | None = prior.moderate(variance, runs - 1)
     else:
-        noise = estimate_noise(variance, runs, published_std, cell.published_runs)
+        noise = estimate_noise(variance, runs, published_std)
     if noise is None:
         reason = "too few runs: 3 are needed without a published std"
         return _Assessment("underpowered", reason, number)
