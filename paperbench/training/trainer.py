@@ -108,9 +108,8 @@ class Trainer:
                 TrainingBatchNorm2d.replace(layer)
                 layer.eps = self.recipe.batch_norm.eps
                 layer.momentum = self.recipe.batch_norm.moving_average
-                if layer.num_batches_tracked is not None:
-                    # Nothing depends on this counter; on a GPU it would cost a kernel per layer and pass.
-                    layer.num_batches_tracked = layer.num_batches_tracked.cpu()
+                # Nothing depends on this counter; on a GPU it would cost a kernel per layer and pass.
+                layer.num_batches_tracked = layer.get_buffer("num_batches_tracked").cpu()
         return model
 
     def _share(self, parts: Parts) -> None:
