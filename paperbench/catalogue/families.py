@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -61,19 +62,13 @@ class Family:
         """Return the number of units in each stage at the given depth."""
         if depth > MAX_LAYERS:
             raise PaperbenchError(f"Depth {depth} of a {self.name} net is too large: the maximum is {MAX_LAYERS:,}.")
-        if self.layers_per_n is None:
-            if depth in self.depths:
-                return self.depths[depth]
-            legal = sorted(self.depths)
-            below, above = [d for d in legal if d < depth][-1:], [d for d in legal if d > depth][:1]
-            rule, neighbours = ", ".join(map(str, legal)), below + above
-        else:
-            n, rest = divmod(depth - 2, self.layers_per_n)
-            if n >= 1 and rest == 0:
-                return (n,) * len(self.widths)
-            lower = max(n, 1) * self.layers_per_n + 2
-            rule = f"{self.layers_per_n}n+2"
-            neighbours = [lower] if depth < lower else [lower, lower + self.layers_per_n]
+        step = self.layers_per_n
+        legal: Sequence[int] = range(step + 2, MAX_LAYERS + step, step) if step else sorted(self.depths)
+        if depth in legal:
+            return (depth // step,) * len(self.widths) if step else self.depths[depth]
+        rule = f"{step}n+2" if step else ", ".join(map(str, legal))
+        above = bisect(legal, depth)
+        neighbours = legal[max(0, above - 1) : above + 1]
         article = "An" if self.name[0] in "aeiou" else "A"
         raise PaperbenchError(
             f"{article} {self.name} net has no depth {depth}: depths are {rule}. "

@@ -8,44 +8,24 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 from shutil import get_terminal_size
-from types import ModuleType
 from typing import Any, NoReturn
 
 import paperbench
 from paperbench.ambient import prepare_for_torch
-from paperbench.cli import (
-    analyze,
-    bench,
-    check,
-    compare,
-    data,
-    doctor,
-    evaluate,
-    list_tables,
-    models,
-    plan,
-    plot,
-    record,
-    report,
-    run,
-    schema,
-    show,
-    status,
-    verify,
-)
 from paperbench.cli.arguments import REMOVED
 from paperbench.errors import PaperbenchError, nearest, one_line
 from paperbench.streams import standard_streams
 
-SUBCOMMANDS: dict[str, dict[str, ModuleType]] = {
-    "Inspect": {"list": list_tables, "show": show, "models": models},
-    "Train": {"plan": plan, "run": run, "status": status},
-    "Compare": {"compare": compare, "record": record, "verify": verify, "evaluate": evaluate, "analyze": analyze},
-    "Present": {"report": report, "plot": plot},
-    "Utilities": {"check": check, "doctor": doctor, "bench": bench, "data": data, "schema": schema},
+SUBCOMMANDS = {
+    "Inspect": ("list", "show", "models"),
+    "Train": ("plan", "run", "status"),
+    "Compare": ("compare", "record", "verify", "evaluate", "analyze"),
+    "Present": ("report", "plot"),
+    "Utilities": ("check", "doctor", "bench", "data", "schema"),
 }
-"""The modules of the subcommands, under the headings of `paperbench --help`."""
+"""The subcommands, under the headings of `paperbench --help`. Each is a module of `paperbench.cli`."""
 
 _NO_THREADS = ("Resource temporarily unavailable", "can't start new thread")
 """Messages of torch and of Python."""
@@ -107,9 +87,10 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"paperbench {paperbench.__version__}")
     subparsers = parser.add_subparsers(prog="paperbench", dest="command", metavar="COMMAND", help=argparse.SUPPRESS)
     groups = []
-    for title, modules in SUBCOMMANDS.items():
+    for title, names in SUBCOMMANDS.items():
         lines = [f"{title}:"]
-        for name, module in modules.items():
+        for name in names:
+            module = import_module(f"paperbench.cli.{'list_tables' if name == 'list' else name}")
             summary = module.SUMMARY
             description = getattr(module, "DESCRIPTION", f"{summary[0].upper()}{summary[1:]}.")
             command = subparsers.add_parser(name, description=description)

@@ -149,12 +149,10 @@ def _rerun(args: argparse.Namespace, store: Store, datasets: list[Dataset], reco
             for tested in retest(record, directory, dataset, device):
                 agrees = agrees and tested.holds
                 _print(f"tested: {_describe_retest(tested, device)}")
-        except DisprovedError as error:
-            agrees = False
-            _print(f"problem: {error}")
         except PaperbenchError as error:
             agrees = False
-            _print(f"not tested: {record.run}: {error}")
+            what = "problem" if isinstance(error, DisprovedError) else f"not tested: {record.run}"
+            _print(f"{what}: {error}")
     if retrained < args.rerun:
         _print(
             f"Retrained {retrained} of the {count(args.rerun, 'requested run')}; {count(len(candidates), 'run')} "

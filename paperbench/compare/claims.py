@@ -15,7 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -85,16 +85,8 @@ class Part:
     measure: Measure
     text: str
 
-    @classmethod
-    def difference(cls, one: str, other: str, measure: Measure) -> Part:
-        """Return the mean of one cell minus that of another."""
-        return cls((one,), (other,), measure, f"{one} - {other}")
-
     def contrast(
-        self,
-        samples: Mapping[str, ArrayLike],
-        constants: Mapping[str, float],
-        priors: Mapping[str, Prior],
+        self, samples: Mapping[str, ArrayLike], constants: Mapping[str, float], priors: Mapping[str, Prior]
     ) -> Contrast:
         """Return the contrast.
 
@@ -121,10 +113,10 @@ def parts(claim: Claim) -> list[Part]:
     if claim.kind == "declines":
         return [Part((cell,), (), measure, f"{cell}, trained - initial") for cell in claim.cells]
     first, *rest = claim.cells
-    found = [Part.difference(first, other, measure) for other in rest]
+    pairs = [(first, other, measure) for other in rest]
     if claim.kind == "higher_loss_lower_error":
-        found.insert(0, Part.difference(rest[0], first, "train_loss"))
-    return found
+        pairs.insert(0, (rest[0], first, "train_loss"))
+    return [Part((one,), (other,), its, f"{one} - {other}") for one, other, its in pairs]
 
 
 def p_values(claim: Claim, contrast: Contrast) -> tuple[Any, Any]:
@@ -145,14 +137,6 @@ def decide_claim(found: Sequence[tuple[Any, Any]], level: float) -> tuple[Any, A
     supported = np.all([p_for <= level for p_for, _ in found], axis=0)
     contradicted = np.any([p_against <= level / len(found) for _, p_against in found], axis=0)
     return supported, contradicted
-
-
-class _Comparison(NamedTuple):
-    """A part with its p-values and a sentence about it."""
-
-    p_for: float
-    p_against: float
-    finding: str
 
 
 class _NoValueError(Exception):
@@ -305,15 +289,17 @@ class _Assessor:
             cell.id: self._evidence.prior(cell, cell.settings[0], conditions, number) for cell in self._cells.values()
         }
         try:
-            found = [self._compare(part, runs, priors) for part in parts(self._claim)]
+            found = [(part, self._contrast(part, runs, priors)) for part in parts(self._claim)]
         except _NoValueError as error:
             return self._verdict("undecided", level=level, reason=str(error))
-        supported, contradicted = decide_claim([(one.p_for, one.p_against) for one in found], level)
+        both = [p_values(self._claim, contrast) for _, contrast in found]
+        supported, contradicted = decide_claim(both, level)
         standing: Standing = "supported" if supported else "contradicted" if contradicted else "undecided"
-        if standing == "contradicted":
-            findings = tuple(f"{one.finding}, {_format_p(one.p_against)} against it" for one in found)
-        else:
-            findings = tuple(f"{one.finding}, {_format_p(one.p_for)}" for one in found)
+        findings = tuple(
+            f"{part.text} = {_format_estimate(contrast, part.measure)}, "
+            + (f"{_format_p(p_against)} against it" if standing == "contradicted" else _format_p(p_for))
+            for (part, contrast), (p_for, p_against) in zip(found, both, strict=True)
+        )
         constants = ", published numbers treated as exact" if self._constants else ""
         basis = f"{len(next(iter(runs.values())))} runs per net, {conditions}{self._in_profile}{constants}"
         reason = "too much noise" if standing == "undecided" else ""
@@ -323,16 +309,13 @@ class _Assessor:
             standing, level=level, findings=findings, basis=basis, reason=reason, uses_table=uses_table
         )
 
-    def _compare(self, part: Part, runs: Mapping[str, Sequence[RunFacts]], priors: Mapping[str, Prior]) -> _Comparison:
+    def _contrast(self, part: Part, runs: Mapping[str, Sequence[RunFacts]], priors: Mapping[str, Prior]) -> Contrast:
         samples = {
             cell: self._values(cell, part.measure, runs[cell])
             for cell in (*part.plus, *part.minus)
             if cell not in self._constants
         }
-        contrast = part.contrast(samples, self._constants, priors if part.measure == "test_error" else {})
-        return _Comparison(
-            *p_values(self._claim, contrast), f"{part.text} = {_format_estimate(contrast, part.measure)}"
-        )
+        return part.contrast(samples, self._constants, priors if part.measure == "test_error" else {})
 
     def _values(self, cell_id: str, measure: Measure, runs: Sequence[RunFacts]) -> list[float]:
         """Return one value per run; by errors and losses, a diverged run counts as random guessing."""
@@ -370,10 +353,8 @@ class _Assessor:
             return math.inf if run.error is None else run.error
         if run.run is None:
             raise _NoValueError(f"{cell.id}: external results have no history")
-        record, last = (
-            self._evidence.records[run.run],
-            self._evidence.table.recipe_in(self._profile, cell.recipe).iterations,
-        )
+        record = self._evidence.records[run.run]
+        last = self._evidence.table.recipe_in(self._profile, cell.recipe).iterations
         upto = self._claim.iteration or last
         if record.status == "diverged" and record.iteration < upto:
             return math.inf

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from paperbench.catalogue import DATASETS, Net
 from paperbench.compare.verdicts import CellFacts
@@ -55,7 +54,8 @@ def find_deviations(
         differences += _by_profile(cell, paper, profile, recipe, printed)
         theirs, ours = (str(table.evaluation_in(one, cell)) for one in (paper, profile))
         differences += [("tested on", theirs, ours)] if theirs != ours else []
-        differences += [(_title(name), "", format_value(recipe.value_of(name))) for name in printed.silent]
+        values = recipe.values_by_name()
+        differences += [(_title(name), "", format_value(values[name])) for name in printed.silent]
         differences += [one for setting, _ in shown for one in _of_net(cell.net_in(profile, setting))]
         for one in differences:
             found.setdefault(one, {})[cell.id] = None
@@ -113,19 +113,13 @@ def _by_profile(cell: Cell, paper: Profile, profile: Profile, recipe: Recipe, pr
     depth, reduced = cell.net_in(paper).depth, cell.net_in(profile).depth
     if depth != reduced:
         yield "depth", str(depth), str(reduced)
-    theirs, ours = (dict(_flat(one.defining_values())) for one in (printed, recipe))
+    theirs, ours = (
+        {name: value for name, value in one.values_by_name().items() if not isinstance(value, dict)}
+        for one in (printed, recipe)
+    )
     for name in dict.fromkeys([*theirs, *ours]):
         if theirs.get(name) != ours.get(name) and name != "batch_norm.group":  # in _of_record
             yield _title(name), format_value(theirs.get(name)), format_value(ours.get(name))
-
-
-def _flat(values: dict[str, Any], path: str = "") -> Iterable[tuple[str, Any]]:
-    """Yield values with their dotted names."""
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{path}{key}.")
-        else:
-            yield f"{path}{key}", value
 
 
 def _title(name: str) -> str:

@@ -105,7 +105,7 @@ def analyse(
     """
     runs = sample.shape[-1]
     variance = variance_of(sample, target.resolution)
-    own = estimate_noise(variance, runs, target.published_std, target.published_runs)
+    own = estimate_noise(variance, runs, target.published_std)
     ends: Any = np.full(len(sample), -np.inf), np.full(len(sample), np.inf)
     if own is not None:
         interval = difference_interval(sample, published, target.published_runs, own, level)

@@ -13,13 +13,7 @@ from pydantic import Field
 from paperbench.compare.evidence import Evidence, GroupFacts, RunFacts, errors_of
 from paperbench.compare.failures import MIN_RUNS_TO_JUDGE, FailureCount, count_failures, is_failure, median_fails
 from paperbench.compare.noise import Noise, Prior, estimate_noise, variance_of
-from paperbench.compare.statistics import (
-    ANALYSES,
-    FIRST_ALPHA,
-    Interval,
-    decide,
-    difference_interval,
-)
+from paperbench.compare.statistics import ANALYSES, FIRST_ALPHA, Interval, decide, difference_interval
 from paperbench.errors import count
 from paperbench.specs.cell import Cell
 from paperbench.specs.expected import ExpectedCell
@@ -281,7 +275,7 @@ def _analyse(cell: Cell, errors: Sequence[float], number: int, level: float, pri
     if prior.degrees > 0:
         noise: Noise | None = prior.moderate(variance, runs - 1)
     else:
-        noise = estimate_noise(variance, runs, published_std, cell.published_runs)
+        noise = estimate_noise(variance, runs, published_std)
     if noise is None:
         reason = "too few runs: 3 are needed without a published std"
         return _Assessment("underpowered", reason, number)

@@ -12,14 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paperbench.errors import Finding
-from paperbench.files import (
-    DAMAGED,
-    MAX_TENSOR_FILE_BYTES,
-    UNGUARDED,
-    Writer,
-    list_directory,
-    read_at_most,
-)
+from paperbench.files import DAMAGED, MAX_TENSOR_FILE_BYTES, UNGUARDED, Writer, list_directory, read_at_most
 
 _NAME = re.compile(r"checkpoint-(\d{1,12})-([0-9a-f]{16})\.safetensors")
 
@@ -80,9 +73,6 @@ class Checkpoints:
         """Delete the checkpoints up to `newest`, except `newest` itself and, optionally, the one before it.
 
         Checkpoints of later iterations stay: another process wrote them.
-
-        Args:
-            keep_previous: Whether to keep one checkpoint of an earlier iteration.
         """
         others = [f for f in self.newest_first() if f.path != newest.path and f.iteration <= newest.iteration]
         if keep_previous:

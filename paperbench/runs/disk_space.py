@@ -8,12 +8,10 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-import torch
-
 from paperbench.catalogue import Net
 from paperbench.errors import PaperbenchError
-from paperbench.models import ResidualNet
 from paperbench.runs.planning import PlannedRun
+from paperbench.runs.resume import tensors_of
 from paperbench.runs.store import Store
 
 _BYTES_PER_TENSOR = 160
@@ -65,11 +63,8 @@ def run_files(run: PlannedRun) -> tuple[int, int]:
 @cache
 def _sizes(net: Net) -> tuple[int, int]:
     """Return the file sizes in bytes of a net's weights (parameters, BN averages) and of its momentum."""
-    with torch.device("meta"):
-        model = ResidualNet(net)
-    momentum = sum(p.numel() * p.element_size() + _BYTES_PER_TENSOR for p in model.parameters())
-    averages = sum(b.numel() * b.element_size() + _BYTES_PER_TENSOR for b in model.buffers())
-    return momentum + averages, momentum
+    sizes = {name: tensor.nbytes + _BYTES_PER_TENSOR for name, tensor in tensors_of(net).items()}
+    return sum(sizes.values()), sum(size for name, size in sizes.items() if name.endswith((".weight", ".bias")))
 
 
 def format_bytes(size: int) -> str:

@@ -75,8 +75,9 @@ def diagnose(wanted: str, data: Path, results: Path, tables: Sequence[Table]) ->
     found.facts = {**_software(), "driver": driver or "nvidia-smi not found"}
     found.facts |= {str(gpu): _describe_gpu(gpu, problem) for gpu, problem in gpus.items()} or {"GPU": "none"}
     found.facts |= _machine(results)
+    needed = {table.id: needed_datasets(table.cells(), table.profiles.named("paper")) for table in tables}
     for key in DIRECTORIES:
-        _examine_dataset(key, data.absolute(), [table.id for table in tables if key in _datasets(table)], found)
+        _examine_dataset(key, data.absolute(), [table for table, keys in needed.items() if key in keys], found)
     for table in tables if found.device else ():
         _choose(table, found)
     found.facts = {name: without_paths(one_line(fact)) for name, fact in found.facts.items()}
@@ -143,10 +144,6 @@ def output_of(*command: str, seconds: float = 20.0) -> str:
     except OSError:
         return ""
     return next(iter((done.stdout or done.stderr).strip().splitlines()), "")
-
-
-def _datasets(table: Table) -> list[str]:
-    return needed_datasets(table.cells(), table.profiles.named("paper"))
 
 
 def _examine_dataset(key: str, directory: Path, users: Sequence[str], found: Diagnosis) -> None:

@@ -54,15 +54,11 @@ class Surroundings:
         return not any(processes.any_of(self.environment != first.environment))
 
 
+@cache  # files may change while a process runs, but the code that it loaded does not
 def code_facts() -> Code:
     """Return the version of the loaded code."""
-    return Code(paperbench.__version__, *_loaded_code(), NUMERICS_VERSION)
-
-
-@cache  # files may change while a process runs, but the code that it loaded does not
-def _loaded_code() -> tuple[str | None, str]:
     package = Path(paperbench.__file__).resolve().parent
-    return commit_of(package.parent), source_digest(package)
+    return Code(paperbench.__version__, commit_of(package.parent), source_digest(package), NUMERICS_VERSION)
 
 
 def source_digest(package: Path) -> str:

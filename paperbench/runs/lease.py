@@ -160,7 +160,7 @@ class Lease:
         refuse_links(self.directory)
         with report_write_errors(self.directory / self._run_id):
             self.directory.mkdir(parents=True, exist_ok=True)
-            number = self._highest_number() if numbers is None else max(numbers, default=0)
+            number = max(self._numbers() if numbers is None else numbers, default=0)
             if number and not self._is_dead(self._numbered(number)):
                 return False
             if not self._create(number + 1):
@@ -194,11 +194,8 @@ class Lease:
                 f"someone emptied {self.directory}. Its work since the last checkpoint is lost."
             )
 
-    def _highest_number(self) -> int:
-        """Return the number of the holder's file; 0 if the lease is free."""
-        return max(self._numbers(), default=0)
-
     def _numbers(self) -> list[int]:
+        """Return the numbers of the lease files. The highest is the holder's; the lease is free if there is none."""
         # Unlike glob, iterdir raises an error if the directory cannot be read.
         return _numbers_by_run(self.directory.iterdir()).get(self._run_id, [])
 
@@ -213,7 +210,8 @@ class Lease:
                 inode, pid = os.fstat(stream.fileno()).st_ino, os.getpid()
                 process = secrets.token_hex(8), inode, _machine_id(), pid, _start_time(pid)
                 work = (self._spec.data, self._spec.precision) if self._spec else ()
-                content = to_json(Holder(*process, _slurm_job(), round(time.time(), 3), *work)).encode()
+                found = re.fullmatch("[0-9]{1,20}", os.environ.get("SLURM_JOB_ID", ""))
+                content = to_json(Holder(*process, found and found[0], round(time.time(), 3), *work)).encode()
                 stream.write(content)
             self._file, self._content = path, content
             # Another process may have created a higher number; or the lease was released and acquired meanwhile.
@@ -270,7 +268,7 @@ class Lease:
 
     def _is_ours(self) -> bool:
         try:
-            path = self._numbered(self._highest_number())
+            path = self._numbered(max(self._numbers(), default=0))
             return path == self._file and read_at_most(path, _MAX_BYTES) == self._content
         except FileNotFoundError:
             return False
@@ -331,11 +329,6 @@ def held_runs(directory: Path) -> dict[str, HeldRun]:
             if is_alive is not False:
                 held[run_id] = HeldRun(holder, None if is_alive or age < LEASE_SECONDS else age)
     return held
-
-
-def _slurm_job() -> str | None:
-    job = os.environ.get("SLURM_JOB_ID", "")
-    return job if re.fullmatch("[0-9]{1,20}", job) else None
 
 
 @cache

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from paperbench.catalogue import DATASETS, FAMILIES, NETS, Family, resolve
+from paperbench.catalogue import DATASETS, FAMILIES, NETS, resolve
 from paperbench.errors import PaperbenchError
 from paperbench.seeds import MAX_SEEDS
 from paperbench.specs.expected import duplicate_ids
@@ -37,11 +37,6 @@ class NetReference:
     def name(self) -> str:
         """The net's name without its tag."""
         return self.model.partition(".")[0]
-
-    @property
-    def family(self) -> Family:
-        """The net's family."""
-        return FAMILIES[NETS[self.name].family]
 
 
 @dataclass(frozen=True)
@@ -248,7 +243,7 @@ def _net_problems(path: KeyPath, nets: CellNets, dataset: str) -> Iterator[Probl
     """Check that nets fit the images of their data set."""
     reference, info = nets.settings[0].reference, DATASETS[dataset]
     name, _, tag = reference.model.partition(".")
-    family = reference.family
+    family = FAMILIES[NETS[name].family]
     if not family.takes(info.size):
         message = (
             f"{name} expects images of {family.size}x{family.size} pixels, but {info.title} has "

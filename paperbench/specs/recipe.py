@@ -10,9 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import FailFast, Field
 
-from paperbench.errors import nearest
 from paperbench.specs.run_spec import Precision
-from paperbench.typed import Count, Id, Line, Natural, Positive, Problem, Text, dump_set_fields, typed
+from paperbench.typed import Count, Id, Line, Natural, Positive, Problem, Text, dump_set_fields, typed, unknown_words
 
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Side = Annotated[int, Field(ge=1, le=16_384)]
@@ -265,11 +264,8 @@ class Recipe:
     label_smoothing: Annotated[float, Field(gt=0, lt=1)] | None = None
 
     def problems(self) -> Iterator[Problem]:
-        for i, name in enumerate(self.silent):
-            try:
-                _ = self.value_of(name)
-            except KeyError:
-                yield Problem(("silent", i), f"unknown recipe value {name!r}. {nearest(name, self._value_names())}")
+        silent = ((("silent", i), name) for i, name in enumerate(self.silent))
+        yield from unknown_words("recipe value", silent, self.values_by_name())
         if self.photographs:
             if self.augmentation.padding:
                 yield Problem(("augmentation", "padding"), "must be 0 for photographs, whose crops are never padded.")
@@ -303,12 +299,6 @@ class Recipe:
             yield Problem(("drops", "at"), message)
         if drops and drops[0] < begin:
             yield Problem(("drops", "at"), f"the first drop is before the end of the warm-up at {begin}.")
-
-    def _value_names(self) -> Iterator[str]:
-        for name, value in self.defining_values().items():
-            yield name
-            if isinstance(value, dict):
-                yield from (f"{name}.{key}" for key in value)
 
     def rate_at(self, iteration: int) -> float:
         """Return the learning rate of an iteration, counted from 0."""
@@ -357,18 +347,16 @@ class Recipe:
             values.pop(key, None)
         return values
 
-    def value_of(self, name: str) -> Any:
-        """Return a defining value by its dotted name.
+    def values_by_name(self) -> dict[str, Any]:
+        """Return the defining values by their dotted names: mappings, and what is in them."""
+        return dict(_named(self.defining_values()))
 
-        Raises:
-            KeyError: The recipe has no such value.
-        """
-        value: Any = self.defining_values()
-        for part in name.split("."):
-            if not isinstance(value, dict):
-                raise KeyError(name)
-            value = value[part]
-        return value
+
+def _named(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        yield f"{path}{key}", value
+        if isinstance(value, dict):
+            yield from _named(value, f"{path}{key}.")
 
 
 def format_value(value: Any) -> str:

@@ -46,11 +46,8 @@ class BatchNormAverages:
 
     def __init__(self, net: nn.Module) -> None:
         self._layers = [layer for layer in net.modules() if isinstance(layer, TrainingBatchNorm2d)]
-        self._averages: list[Tensor] = []
-        for layer in self._layers:
-            assert layer.running_mean is not None  # noqa: S101
-            assert layer.running_var is not None  # noqa: S101
-            self._averages += [layer.running_mean, layer.running_var]
+        names = "running_mean", "running_var"
+        self._averages = [layer.get_buffer(name) for layer in self._layers for name in names]
 
     @property
     def statistics(self) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""What an engine is: it decides how a training step runs, not what the step computes.
+"""What an engine is, and the reference: it decides how a training step runs, not what the step computes.
 
 `training.step.TrainingStep` defines the computation, and the trainer owns all state. So any engine can resume a run
 that another one started. `training.engines` lists the engines.
@@ -61,3 +61,15 @@ class Parts:
         """Return the computation of a step on the net or on copies of it; see `TrainingStep` for the arguments."""
         own = self.optimiser, self.metrics, self.recipe, self.feed, self.precision, self.processes
         return TrainingStep(workings, *own, **how)
+
+
+class EagerEngine:
+    """Runs a step one operation after another, on CPUs and GPUs. The reference for the others."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts, self._step = parts, parts.new_step([DirectModel(parts.model)])
+
+    def step(self, iteration: int) -> None:
+        parts = self._parts
+        parts.processes.agreed(lambda: self._step.compute(parts.feed.choices(iteration), parts.batch_size(iteration)))
+        self._step.update()

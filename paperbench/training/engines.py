@@ -24,8 +24,7 @@ from paperbench.options import is_bit_equal
 from paperbench.specs.recipe import Recipe
 from paperbench.specs.run_spec import Precision
 from paperbench.training import graph
-from paperbench.training.eager import EagerEngine
-from paperbench.training.engine import Engine, Parts
+from paperbench.training.engine import EagerEngine, Engine, Parts
 from paperbench.training.memory import memory_needed
 from paperbench.typed import Natural, typed
 

@@ -34,10 +34,6 @@ class EvaluationMetrics:
     top5_error: float
 
 
-def no_interrupt() -> None:
-    """Do nothing: the default callback between batches or steps."""
-
-
 def as_memory_allows(work: Callable[[int], Result], at_once: int, device: torch.device) -> Result:
     """Return `work(at_once)`, repeated with half as many images at once while memory is short, down to one.
 
@@ -60,7 +56,7 @@ def evaluate(
     batches: Iterable[Batch],
     precision: str,
     device: torch.device,
-    between_batches: Callable[[], None] = no_interrupt,
+    between_batches: Callable[[], None] = lambda: None,
     processes: Processes = ALONE,
 ) -> EvaluationMetrics:
     """Test a net with its current BN statistics. Leaves it in evaluation mode.
@@ -99,7 +95,7 @@ def reestimate_batch_norm(
     groups: Iterable[Tensor],
     precision: str,
     device: torch.device,
-    between_groups: Callable[[], None] = no_interrupt,
+    between_groups: Callable[[], None] = lambda: None,
     processes: Processes = ALONE,
 ) -> None:
     """Replace BN's moving averages by plain averages over groups of training images.

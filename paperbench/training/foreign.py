@@ -279,15 +279,9 @@ def _torchvision_net(name: str, classes: int | None, crop: Evaluation | None) ->
         return np.asarray(center_crop(resized, preset.crop_size))
 
     (side,), (scale,) = preset.crop_size, preset.resize_size
-    values = (
-        preset.mean,
-        preset.std,
-        f"; torchvision's preset of {weights.name}",
-        side,
-        cropped,
-        Evaluation(side, scale),
-    )
-    return model, classes or len(weights.meta["categories"]), Preprocessing.of_channels(*values)
+    text = f"; torchvision's preset of {weights.name}"
+    how = Preprocessing.of_channels(preset.mean, preset.std, text, side, cropped, Evaluation(side, scale))
+    return model, classes or len(weights.meta["categories"]), how
 
 
 def _require(owner: str, name: str, known: Collection[str]) -> None:

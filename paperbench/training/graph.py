@@ -8,7 +8,7 @@ small images. Then the host does nothing but launch; photographs it copies to th
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import cache
 from itertools import chain
 from typing import TypeVar
@@ -21,11 +21,9 @@ from paperbench.data.loader import Choices
 from paperbench.data.share import Share
 from paperbench.errors import EngineError, PaperbenchError, summarize_error
 from paperbench.specs.recipe import Recipe
-from paperbench.training.eager import EagerEngine
-from paperbench.training.engine import Engine, Parts
+from paperbench.training.engine import EagerEngine, Engine, Parts
 from paperbench.training.memory import is_out_of_memory
-from paperbench.training.processes import Processes
-from paperbench.training.step import TrainingStep, in_turn
+from paperbench.training.step import in_turn
 from paperbench.training.working_copy import WorkingCopy
 
 Result = TypeVar("Result")
@@ -154,14 +152,8 @@ def groups_at_once(recipe: Recipe, share: Share) -> int:
 
 def build(parts: Parts) -> Engine:
     """Return the engine for a training. A batch that ends an epoch early is left to the eager engine."""
-    recipe, capture = parts.recipe, parts.capture(parts.feed.device)
-    first = WorkingCopy(parts.model, bf16_weights=parts.precision == "bf16")
-    workings = [first, *(first.twin() for _ in range(1, groups_at_once(recipe, parts.processes.share)))]
-    step = parts.new_step(workings, run=capture.side_by_side if len(workings) > 1 else in_turn)
-    tensors = parts.model.parameters(), parts.model.buffers(), parts.optimiser.momentum, parts.metrics.tensors()
-    state = list(chain.from_iterable(tensors))
-    graph = GraphEngine(step, parts.feed, recipe.iterations, state, capture, parts.processes)
-    return graph if recipe.epoch_end is None else ShortBatchEngine(graph, parts)
+    graph = GraphEngine(parts)
+    return graph if parts.recipe.epoch_end is None else ShortBatchEngine(graph, parts)
 
 
 class ShortBatchEngine:
@@ -179,24 +171,16 @@ class GraphEngine:
     """Replays a captured step. The first call captures it, which takes as long as a few eager steps.
 
     If several processes share the run, the update is not captured, because all must agree before.
-
-    Args:
-        state: All tensors that a step changes.
     """
 
-    def __init__(
-        self,
-        step: TrainingStep,
-        feed: Feed,
-        iterations: int,
-        state: Sequence[Tensor],
-        capture: CudaCapture,
-        processes: Processes,
-    ) -> None:
-        self._processes = processes
-        self._step, self._state, self._capture = step, state, capture
-        self._iterations, self._feed = iterations, feed
-        schedule = feed.schedule(iterations)
+    def __init__(self, parts: Parts) -> None:
+        self._parts, self._processes = parts, parts.processes
+        self._iterations, self._feed = parts.recipe.iterations, parts.feed
+        self._capture = parts.capture(parts.feed.device)
+        first = WorkingCopy(parts.model, bf16_weights=parts.precision == "bf16")
+        workings = [first, *(first.twin() for _ in range(1, groups_at_once(parts.recipe, parts.processes.share)))]
+        self._step = parts.new_step(workings, run=self._capture.side_by_side if len(workings) > 1 else in_turn)
+        schedule = parts.feed.schedule(self._iterations)
         self._inputs: _Schedule | _Copies | None = None if schedule is None else _Schedule(schedule)
         self._replay: Work | None = None
 
@@ -230,7 +214,9 @@ class GraphEngine:
             work()
             inputs.rewind()
 
-        tensors, device = [*self._state, *inputs.state], self._feed.device
+        net, device = self._parts.model, self._feed.device
+        state = net.parameters(), net.buffers(), self._parts.optimiser.momentum, self._parts.metrics.tensors()
+        tensors = [*chain.from_iterable(state), *inputs.state]
         before = [t.detach().clone() for t in tensors]
         try:
             with torch.random.fork_rng([device] if device.type == "cuda" else []):

@@ -61,8 +61,17 @@ def step_memory(
         side: Of the images, in pixels; by default that of the net's family.
         recompute: Whether the net recomputes its units; see `ResidualNet.set_grad_checkpointing`.
     """
+    side = side or FAMILIES[net.family].size
     with FakeTensorMode(), _MemoryCounter() as counter:
-        _run_step(net, batch_size, precision, side or FAMILIES[net.family].size, recompute=recompute)
+        model = ResidualNet(net)
+        model.set_grad_checkpointing(recompute, net.has_dropout)
+        momentum = [torch.zeros_like(parameter) for parameter in model.parameters()]
+        images = torch.zeros(batch_size, net.in_chans, side, side).to(memory_format=torch.channels_last)
+        labels = torch.zeros(batch_size, dtype=torch.long)
+        with autocast(precision, torch.device("cpu")):
+            logits = model(images).float()
+        F.cross_entropy(logits, labels).backward()
+        del momentum
     return int(counter.peak)
 
 
@@ -126,18 +135,6 @@ def release_memory(device: torch.device) -> None:
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
-
-
-def _run_step(net: Net, batch_size: int, precision: Precision, side: int, *, recompute: bool) -> None:
-    model = ResidualNet(net)
-    model.set_grad_checkpointing(recompute, net.has_dropout)
-    momentum = [torch.zeros_like(parameter) for parameter in model.parameters()]
-    images = torch.zeros(batch_size, net.in_chans, side, side).to(memory_format=torch.channels_last)
-    labels = torch.zeros(batch_size, dtype=torch.long)
-    with autocast(precision, torch.device("cpu")):
-        logits = model(images).float()
-    F.cross_entropy(logits, labels).backward()
-    del momentum
 
 
 class _MemoryCounter(TorchDispatchMode):

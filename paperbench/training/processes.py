@@ -63,7 +63,6 @@ WAIT = timedelta(hours=1)
 _FOREVER = timedelta(days=365)
 _ALIGNMENT = 4
 """Gradients start at multiples of so many values, or kernels would read them one by one."""
-_MAX_TEXT = 2_000
 
 _ERRORS: tuple[type[Exception], ...] = (
     *(Interrupted, torch.OutOfMemoryError, DataError, EngineError, RunError, PaperbenchError, OSError, RuntimeError),
@@ -91,9 +90,7 @@ class Processes:
         limits: Shares its signal with those of the other processes.
     """
 
-    def __init__(
-        self, launch: Launch | None = None, device: torch.device | None = None, answer_seconds: float = ANSWER_SECONDS
-    ) -> None:
+    def __init__(self, launch: Launch | None = None, device: torch.device | None = None) -> None:
         self.rank, self.count = (launch.rank, launch.count) if launch else (0, 1)
         self.share = Share(self.rank, self.count)
         self.limits: _Stoppable | None = None
@@ -101,13 +98,13 @@ class Processes:
         self._silence = dict.fromkeys(range(self.count), 0.0)
         self._has_ended = threading.Event()
         if launch and device:
-            self._join(launch, device, answer_seconds)
+            self._join(launch, device)
 
-    def _join(self, launch: Launch, device: torch.device, answer_seconds: float) -> None:
+    def _join(self, launch: Launch, device: torch.device) -> None:
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         has_server = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         what = f"{launch.address}:{launch.port} is not process 0. Set MASTER_PORT to a free port"
-        deadline = threading.Timer(answer_seconds, self._die, [what])
+        deadline = threading.Timer(ANSWER_SECONDS, self._die, [what])
         deadline.daemon = True
         try:
             if launch.rank and not has_server:
@@ -139,18 +136,14 @@ class Processes:
 
     def first_text(self, text: str = "") -> str:
         """Return the first text of a process that is not empty, in all; "" if all are. Waits as long as it takes."""
-        if self.count == 1:
-            return text
-        own = text.encode()
-        lengths = self._all_numbers(len(own), self._patient)
-        first = next((rank for rank, length in enumerate(lengths) if length), None)
-        return "" if first is None else self._text_from(first, own, lengths[first])
+        return text if self.count == 1 else next(filter(None, self._texts(text, self._patient)), "")
 
-    def _text_from(self, rank: int, own: bytes, length: int) -> str:
-        values = torch.tensor(list(own.ljust(length)[:length]), dtype=torch.uint8)
+    def _texts(self, own: str, group: Any) -> list[str]:
+        """Return the texts of all processes."""
+        found = [""] * self.count
         with self._reporting_lost():
-            dist.broadcast(values, rank, group=self._hosts)
-        return bytes(values.tolist()).decode(errors="replace")
+            dist.all_gather_object(found, own, group=group)
+        return found
 
     def any_of(self, *flags: bool) -> list[bool]:
         """Return which flags are set in any process. A signal to one becomes a signal to all."""
@@ -243,23 +236,22 @@ class Processes:
         own = error.reason if isinstance(error, EngineError) else str(error)
         if isinstance(error, Interrupted):
             own = str((self.limits and self.limits.signal) or "")
-        text = self._text_from(first, own.encode(errors="replace"), _MAX_TEXT)
+        text = self._texts(own, self._hosts)[first]
         kind = _ERRORS[codes[first] - 1]
-        if kind is Interrupted and text.strip() and self.limits and not self.limits.signal:
+        if kind is Interrupted and text and self.limits and not self.limits.signal:
             self.limits.signal = int(text)
         if codes[self.rank] != codes[first] or not isinstance(error, kind):
-            error, cause = kind(f"Process {first}: {text.strip()}"), error
+            error, cause = kind(f"Process {first}: {text}"), error
             error.__cause__ = cause
         return common(error)
 
     def numbers(self, number: int) -> list[int]:
         """Return the numbers of all processes."""
-        return [number] if self.count == 1 else self._all_numbers(number, self._hosts)
-
-    def _all_numbers(self, number: int, group: Any) -> list[int]:
+        if self.count == 1:
+            return [number]
         numbers = torch.zeros(self.count, dtype=torch.int64)
         with self._reporting_lost():
-            dist.all_gather_into_tensor(numbers, torch.tensor([number]), group=group)
+            dist.all_gather_into_tensor(numbers, torch.tensor([number]), group=self._hosts)
         found: list[int] = numbers.tolist()
         return found
 
@@ -268,16 +260,15 @@ class Processes:
         if self.count == 1:
             return
 
-        def check() -> None:
-            if len(set(sums)) > 1:
-                raise RunError(
+        values = torch.stack([t.detach().reshape(-1).view(torch.uint8).sum(dtype=torch.int64) for t in tensors])
+        sums = self.numbers(int.from_bytes(sha256(values.cpu().numpy().tobytes()).digest()[:7]))
+        if len(set(sums)) > 1:
+            raise common(
+                RunError(
                     "The processes hold different parameters, although all made the same updates: a driver or GPU is "
                     "faulty, or CPUs differ. Nothing was saved; the same command resumes from the last checkpoint."
                 )
-
-        values = torch.stack([t.detach().reshape(-1).view(torch.uint8).sum(dtype=torch.int64) for t in tensors])
-        sums = self.numbers(int.from_bytes(sha256(values.cpu().numpy().tobytes()).digest()[:7]))
-        self.agreed(check)
+            )
 
     # Numbers
 

@@ -61,14 +61,6 @@ class FirstSteps:
     seconds: float
 
 
-def _relative_difference(found: float, expected: float) -> float:
-    """Return |found / expected - 1|; infinity if one of them is not finite."""
-    if found == expected:
-        return 0.0
-    difference = abs(found - expected) / abs(expected) if expected else math.inf
-    return difference if math.isfinite(difference) else math.inf
-
-
 def first_steps(trainer: Trainer, steps: int, rate: float | None = None) -> FirstSteps:
     """Make the first steps of a training, with this learning rate in place of the recipe's if one is given."""
     before = _vectors(trainer)
@@ -94,7 +86,7 @@ def rounding_error(found: FirstSteps, eager: FirstSteps, precision: str) -> str 
     bounds |= {f"change of the {name} in the first {UPDATES} steps": NORM_TOLERANCE[precision] for name in eager.norms}
     pairs = zip([found.losses[0], *found.norms.values()], [eager.losses[0], *eager.norms.values()], strict=True)
     for (what, bound), (number, expected) in zip(bounds.items(), pairs, strict=True):
-        if math.isfinite(expected) and not _relative_difference(number, expected) <= bound:
+        if math.isfinite(expected) and not abs(number - expected) <= bound * abs(expected):  # as it is for NaN, too
             return f"{what}: {number:.6g}, eager {precision} {expected:.6g}; allowed difference {bound:.2g} of it"
     return None
 

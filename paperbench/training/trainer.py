@@ -25,7 +25,6 @@ from paperbench.training.evaluation import (
     EvaluationMetrics,
     as_memory_allows,
     evaluate,
-    no_interrupt,
     reestimate_batch_norm,
     set_batch_count,
 )
@@ -74,7 +73,7 @@ class Trainer:
         recompute: bool = False,
         processes: Processes = ALONE,
         capture: Callable[[torch.device], CudaCapture] = CudaCapture,
-        between_batches: Callable[[], None] = no_interrupt,
+        between_batches: Callable[[], None] = lambda: None,
         announce: Callable[[str], None] = lambda _: None,
     ) -> None:
         if dataset.num_train < recipe.batch_norm.group:
@@ -109,9 +108,8 @@ class Trainer:
                 TrainingBatchNorm2d.replace(layer)
                 layer.eps = self.recipe.batch_norm.eps
                 layer.momentum = self.recipe.batch_norm.moving_average
-                if layer.num_batches_tracked is not None:
-                    # Nothing depends on this counter; on a GPU it would cost a kernel per layer and pass.
-                    layer.num_batches_tracked = layer.num_batches_tracked.cpu()
+                # Nothing depends on this counter; on a GPU it would cost a kernel per layer and pass.
+                layer.num_batches_tracked = layer.get_buffer("num_batches_tracked").cpu()
         return model
 
     def _share(self, parts: Parts) -> None:
@@ -203,11 +201,14 @@ class Trainer:
 
     def _state(self) -> dict[str, Tensor]:
         self._set_batch_count()
+        noise = {"cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            noise["cuda"] = torch.cuda.get_rng_state(self.device)
         parts: dict[str, dict[str, Tensor]] = {
             "model": self.model.state_dict(),
             "momentum": {str(index): tensor for index, tensor in enumerate(self._optimiser.momentum)},
             "window": self._metrics.state_dict(),
-            "noise": _generator_states(self.device),
+            "noise": noise,
         }
         state = {f"{part}.{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
         return {"iteration": torch.tensor(self.iteration), **state}
@@ -247,10 +248,3 @@ class Trainer:
         """Return the parameters, BN's moving averages and the momentum, which all processes share."""
         averages = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
         return [*self.model.parameters(), *averages, *self._optimiser.momentum]
-
-
-def _generator_states(device: torch.device) -> dict[str, Tensor]:
-    states = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        states["cuda"] = torch.cuda.get_rng_state(device)
-    return states

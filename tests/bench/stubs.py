@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from paperbench.bench import throughput
 from paperbench.bench.setup import Training
 from paperbench.specs.recipe import Recipe
-from paperbench.training.evaluation import no_interrupt
 from paperbench.training.metrics import TrainingMetrics
 from paperbench.training.processes import ALONE
 
@@ -31,7 +30,7 @@ class StubTrainer:
         with torch.no_grad():
             self.model.weight.copy_(torch.tensor([[2.0, 3.0, 6.0]]))
         self.window: list[float] = []
-        self.processes, self.between_batches = ALONE, no_interrupt
+        self.processes, self.between_batches = ALONE, lambda: None
 
     def reset_training_metrics(self) -> None:
         self.window = []

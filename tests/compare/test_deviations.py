@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paperbench.compare.deviations import Deviation, _flat
+from paperbench.compare.deviations import Deviation
 from paperbench.runs.record import DataFacts, Record
 from paperbench.specs.experiment import CellNets
 from paperbench.specs.table import Table
@@ -66,9 +66,9 @@ def test_dropout_in_residual_branches_deviates() -> None:
 
 def test_nested_values_have_their_whole_name() -> None:
     recipe = TABLE5.recipes["paper", "imagenet"]
-    flat = dict(_flat(recipe.defining_values()))
-    assert "photographs.lighting.std" in flat
-    assert all(recipe.value_of(name) == value for name, value in flat.items())
+    values = recipe.values_by_name()
+    assert values["photographs.lighting.std"] == recipe.defining_values()["photographs"]["lighting"]["std"]
+    assert values["photographs"] == recipe.defining_values()["photographs"]
 
 
 @pytest.mark.parametrize(

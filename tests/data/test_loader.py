@@ -12,7 +12,6 @@ from paperbench.data.dataset import ImageDataset
 from paperbench.data.feed import make_feed
 from paperbench.data.loader import Batch, ImageFeed, draw_epoch
 from paperbench.specs.recipe import Augmentation, ChannelValues, Recipe
-from paperbench.training.evaluation import no_interrupt
 
 CPU = torch.device("cpu")
 
@@ -23,7 +22,7 @@ def recipe(paper_recipe: Recipe) -> Recipe:
 
 
 def feed_of(dataset: ImageDataset, recipe: Recipe, device: torch.device = CPU) -> ImageFeed:
-    return make_feed(dataset, recipe, 3, device, no_interrupt, lambda _: None)
+    return make_feed(dataset, recipe, 3, device, lambda: None, lambda _: None)
 
 
 def batch_of(feed: ImageFeed, iteration: int) -> Batch:

@@ -29,7 +29,7 @@ from paperbench.runs.session import SessionSetting
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.worker import Worker
 from paperbench.specs.recipe import BatchNormSettings, Recipe
-from paperbench.training.eager import EagerEngine
+from paperbench.training.engine import EagerEngine
 from paperbench.training.processes import Processes
 from paperbench.training.step import TrainingStep
 from tests.runs.running import CPU, Log, assert_same, plan_run, tiny_recipe, train

@@ -16,7 +16,7 @@ from paperbench.data.loader import Batch
 from paperbench.models import ResidualNet
 from paperbench.specs.recipe import Recipe
 from paperbench.training.batch_norm import TrainingBatchNorm2d
-from paperbench.training.evaluation import as_memory_allows, evaluate, no_interrupt, reestimate_batch_norm
+from paperbench.training.evaluation import as_memory_allows, evaluate, reestimate_batch_norm
 from paperbench.training.memory import release_memory
 from paperbench.training.trainer import Trainer
 from tests.training.trainings import advance, differences, state_of
@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 
 def test_evaluate_equals_numpy_and_changes_nothing(small_dataset: ImageDataset, paper_recipe: Recipe) -> None:
     model = ResidualNet(resolve("preact_resnet20", depth=8)).to(memory_format=torch.channels_last)
-    feed = make_feed(small_dataset, paper_recipe, 0, CPU, no_interrupt, lambda _: None)
+    feed = make_feed(small_dataset, paper_recipe, 0, CPU, lambda: None, lambda _: None)
     batches = list(feed.test(None, 13))
     with torch.no_grad():
         logits = torch.cat([model.eval()(b.images) for b in batches]).double().numpy()

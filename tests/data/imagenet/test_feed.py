@@ -18,7 +18,6 @@ from paperbench.data.imagenet.feed import PhotoFeed
 from paperbench.data.imagenet.index import ImageFiles, PhotoDataset
 from paperbench.errors import DataError, Interrupted, PaperbenchError
 from paperbench.specs.recipe import BatchNormSettings, ChannelValues, Evaluation, Recipe
-from paperbench.training.evaluation import no_interrupt
 from tests.data.imagenet import reference
 from tests.data.imagenet.small_files import DAGGER, SCALE, image_files, photographs, settings_of
 
@@ -53,7 +52,7 @@ def recipe(request: pytest.FixtureRequest) -> Recipe:
 
 
 def feed_of(
-    dataset: PhotoDataset, recipe: Recipe, between_batches: Callable[[], None] = no_interrupt, seed: int = SEED
+    dataset: PhotoDataset, recipe: Recipe, between_batches: Callable[[], None] = lambda: None, seed: int = SEED
 ) -> PhotoFeed:
     feed = make_feed(dataset, recipe, seed, torch.device("cpu"), between_batches, lambda _: None)
     assert isinstance(feed, PhotoFeed)
