@@ -51,7 +51,7 @@ class FactsFile:
             raise PaperbenchError(format_read_error(path, error, "Name a file or a results directory.")) from error
         except TypedError as error:
             raise PaperbenchError(
-                f"{path} is no file of facts ({error}). `paperbench check --save` writes one."
+                f"{path} is no file of facts: {error} `paperbench check --save` writes one."
             ) from error
 
 
@@ -105,7 +105,7 @@ def subjects(
         for table in table_ids(root):
             yield from (one for one in _of_table(table, root) if one.net == str(reference))
     elif ":" in what:
-        name = str(what if not settings else f"{what}({', '.join(map('='.join, settings.items()))})")
+        name = what + (f"({', '.join(f'{key}={value}' for key, value in settings.items())})" if settings else "")
         yield Subject(name, name, partial(_of_library, what, settings, side))
     else:
         _, record = find_run(what, Store(results), " Name a table, a net, a run, timm:NAME or MODULE:FUNCTION.")

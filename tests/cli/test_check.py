@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -9,15 +10,17 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from paperbench.cli.main import main
+from tests.cli.conftest import Run
 from tests.conftest import ROOT
-from tests.helpers import copy_of_tiny_specs, edit
+from tests.helpers import copy_of_tiny_specs, edit, python
 
 SHALLOW = "check table2 --profile shallow --cells preact/resnet110"
 BOTTLENECK = "check preact_resnet164 --set depth=11"
@@ -25,6 +28,10 @@ GATED = "check resnet110_exclusive_gating --set gate_bias=-6 --set depth=8"
 SCALED = "check resnet110_constant_scaling --set shortcut_scale=0.5 --set residual_scale=1.0 --set depth=8"
 DROPOUT = "check resnet110_dropout_shortcut --set depth=8"
 PHOTOGRAPHS = "check table5 --profile smoke --cells original_resnet101/top1"
+CLIPPED = "check table2 --profile smoke --cells preact/resnet110 --tables specs"
+TRAINING = (
+    "run table2 --profile smoke --cells preact/resnet110 --tables specs --seeds 2 --device cpu --engine eager --results"
+)
 TRAINED = "compare table2 --profile smoke --cells preact/resnet110 --tables specs --results new"
 
 
@@ -61,19 +68,20 @@ MISTAKES = [Mistake(*fields) for fields in (
      "16x3x3x3, normal, deviation sqrt(2 / fan-in) = 0.2722"),
     ("classifier drawn too wide", NETS[0], "classifier.in_features**-0.5", "classifier.in_features**-0.25", SHALLOW,
      "fc: was weight 10x64, uniform, deviation sqrt(1 / (3 fan-in)) = 0.07217"),
-    ("no decay on BN", SGD, "weight_decay_on != \"convolutions\" or p.ndim == 4", "weight_decay_on or p.ndim > 1",
+    ("no decay on BN", SGD, 'weight_decay_on != "convolutions" or p.ndim == 4', "weight_decay_on or p.ndim > 1",
      SHALLOW, "preactivation.bn: was weight 16, all 1, decay 0.0001 and is weight 16, all 1, decay 0"),
-    ("decay on nothing but BN", SGD, "weight_decay_on != \"convolutions\" or p.ndim == 4", "p.ndim == 1", SHALLOW,
+    ("decay on nothing but BN", SGD, 'recipe.weight_decay_on != "convolutions" or p.ndim == 4', "p.ndim == 1", SHALLOW,
      "stem.conv: was weight 16x3x3x3, normal, deviation sqrt(2 / fan-out) = 0.1179, decay 0.0001 and"),
     ("no warm-up", RATES, "if warm_up and iteration < begin", "if False", SHALLOW,
-     "learning rate: was iteration 0: 0.01 and is iteration 0: 0.1"),
-    ("drops moved by one", RATES, "bisect_right(self.drops.at, iteration)", "bisect_right(self.drops.at, iteration - 1)",
-     SHALLOW, "learning rate: was iteration 31999: 0.1 and is iteration 32000: 0.1"),
+     "learning rate, iteration 0: was 0.01 and is 0.1"),
+    ("drops moved by one", RATES, "(self.drops.at, iteration)", "(self.drops.at, iteration - 1)",
+     SHALLOW, "learning rate, number 4: was iteration 31999 and is iteration 32000"),
     ("momentum in PyTorch's form", SGD, '== "caffe" and', '== "pytorch" and', SHALLOW,
      "parameters after iteration 400: was"),
     ("Nesterov's momentum", SGD, '_form == "nesterov"', '_form != "nesterov"', SHALLOW,
      "parameters after iteration 0: was"),
-    ("gradients not clipped", SGD, "clip_norm is not None", "clip_norm is None", SHALLOW, ""),
+    ("gradients not clipped", SGD, "self._recipe.clip_norm is not None", "False", CLIPPED,
+     "parameters after iteration 0: was"),
     ("flip off", LOADER, "(2 if self.flip else 1)", "1", SHALLOW, "images of iteration 0: was "),
     ("padding by reflection", LOADER, "(p, p), (0, 0)))", "(p, p), (0, 0)), mode=\"reflect\")", SHALLOW,
      "images of iteration 0: was "),
@@ -91,8 +99,8 @@ MISTAKES = [Mistake(*fields) for fields in (
      "gradient in stem: was "),
     ("moving averages move too far", AVERAGES, "self._layers[0].momentum or 0.0", "1 - (self._layers[0].momentum or 0)",
      SHALLOW, "BN's averages after a step: was "),
-    ("option A from the raw signal", LAYERS, 'is_first or (changes_dimensions and net.transition_shortcut == "activated")',
-     "is_first", SHALLOW, "outputs: was "),
+    ("option A from the raw signal", LAYERS, 'changes_dimensions and net.transition_shortcut == "activated"',
+     "False", SHALLOW, "outputs: was "),
     ("stride in another convolution", LAYERS, 'strided = 1 if net.stride_in == "middle" else 0', "strided = 1",
      BOTTLENECK, "stages.1.0.residual.conv1: was stride 2x2 and is weight"),
     ("gate bias 0 for -6", NETS[2], 'bias"), self.initial_bias)', 'bias"), 0)', GATED,
@@ -108,7 +116,7 @@ MISTAKES = [Mistake(*fields) for fields in (
     ("first seed's initial weights for all", TRAINER, 'derived_seed(self.seed, "initialisation")',
      'derived_seed(0, "initialisation")', TRAINED, "seed 1, iteration 1: train_loss was"),
     ("BN's averages not estimated again", TRAINER, 'at_test == "reestimated"', 'at_test == ""', TRAINED,
-     "seed 0, at the end: test_error was"),
+     "seed 0, at the end: test_loss was"),
     ("every second batch trained on twice", "paperbench/training/eager.py", "feed.choices(iteration)",
      "feed.choices(iteration - iteration % 2)", TRAINED, "seed 0, iteration 2: train_loss was"),
     ("gradients of the fourth group lost", "paperbench/training/tree_sum.py", "self._parts.append((1, tensors))",
@@ -119,11 +127,12 @@ MISTAKES = [Mistake(*fields) for fields in (
      TRAINED, "test_error was"),
 )]
 # fmt: on
+BATCH_NORM = {"group": 16, "at_test": "reestimated"}
 QUICK = ("eps 1e-3 in the module", "no warm-up", "labels off by one", "gate not exclusive")
 
 _SERVER = """
 import json, os, sys
-import numpy, pydantic, timm, torch
+import pydantic, scipy.stats, sklearn.datasets, timm, torch
 torch.set_num_threads(1)
 for line in sys.stdin:
     if child := os.fork():
@@ -147,23 +156,18 @@ class Copy:
         """Run a command in a fork; return its exit status and what it says."""
         assert self.server.stdin
         assert self.server.stdout
-        print(json.dumps([word for line in arguments for word in shlex.split(line)]), file=self.server.stdin, flush=True)
+        print(
+            json.dumps([word for line in arguments for word in shlex.split(line)]), file=self.server.stdin, flush=True
+        )
         return int(self.server.stdout.readline()), (self.root / "said").read_text()
 
     def baseline(self, command: str) -> str:
         """Return the options that compare with what the unchanged project gives, which is made once."""
-        made = f"baseline{hash(command):x}"
-        if command.startswith("check"):
-            code, said = (0, "") if (self.root / made).exists() else self.run(command, "--save", made)
-        else:
-            code, said = self.run(self.training(command, made))
-        assert code == 0, said
+        made = re.sub(r"\W+", "-", command)
+        if not (self.root / made).exists():
+            code, said = self.run(*(command, "--save", made) if command != TRAINED else (TRAINING, made))
+            assert code == 0, said
         return f"--against {made}"
-
-    @staticmethod
-    def training(command: str, results: str) -> str:
-        """Return the command that trains what another compares."""
-        return command.replace("compare", "run", 1).replace("results new", f"results {results} --seeds 2 --device cpu")
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +175,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
     root = tmp_path_factory.mktemp("copy")
     for name in ("paperbench", "experiments", "expected"):
         shutil.copytree(ROOT / name, root / name)
-    copy_of_tiny_specs(root / "specs", batch_size=16, batch_norm={"group": 4, "at_test": "reestimated"})
+    copy_of_tiny_specs(root / "specs", batch_size=64, batch_norm=BATCH_NORM, clip_norm=1.0)
     environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
     with subprocess.Popen(
         [sys.executable, "-c", _SERVER], stdin=-1, stdout=-1, text=True, cwd=root, env=environment
@@ -192,10 +196,81 @@ def test_planted_mistake_is_named(copy: Copy, mistake: Mistake) -> None:
     try:
         if mistake.command == TRAINED:
             shutil.rmtree(copy.root / "new", ignore_errors=True)
-            code, said = copy.run(copy.training(TRAINED, "new"))
+            code, said = copy.run(TRAINING, "new")
             assert code == 0, said
         code, said = copy.run(mistake.command, against)
     finally:
         file.write_text(unchanged)
     assert code == 1, said
     assert mistake.words in " ".join(said.split()), said
+
+
+def test_table_in_the_guide_is_that_of_the_planted_mistakes() -> None:
+    text = (ROOT / "docs" / "maintainers.md").read_text()
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in re.findall(r"^\| .*\|$", text, re.MULTILINE)]
+    found = [("`check`", "`check`") if one.command != TRAINED else ("`compare`", "cannot say") for one in MISTAKES]
+    assert [row for row in rows if row[0] in {one.title for one in MISTAKES}] == [
+        [one.title, *where] for one, where in zip(MISTAKES, found, strict=True)
+    ]
+
+
+CELLS = ("check", "table1", "table2", "--profile", "smoke", "--cells", "preact/*", "dropout*")
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("saved") / "facts.json"
+    assert main([*CELLS, "--save", str(file)]) == 0
+    return file
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "machine",
+    [{"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "2"}, *({"ATEN_CPU_CAPABILITY": c} for c in ("avx2", "default"))],
+)
+def test_no_machine_changes_facts(saved: Path, machine: dict[str, str]) -> None:
+    done = python("-m", "paperbench", *CELLS, "--against", str(saved), **machine)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "6 equal."), done
+
+
+NET = """
+from timm.layers import BatchNormAct2d, create_conv2d
+from timm.models.resnetv2 import ResNetV2
+
+def net(zero_init=False):
+    layers = {"norm_layer": BatchNormAct2d, "conv_layer": create_conv2d}
+    return ResNetV2([1, 1], [8, 16], num_classes=5, stem_type="same", zero_init_last=zero_init, **layers)
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "before", "after", "words"),
+    [
+        ((), "[1, 1]", "[1, 2]", "stages.1.blocks.1, number 1: was nothing and is"),
+        (("--size", "40"), "ResNetV2(", "ResNetV2(preact=False, ", "stem"),
+        (("--set", "zero_init=true"), "zero_init)", "False)", "weight"),
+    ],
+)
+def test_net_of_another_library_is_guarded(
+    run: Run, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], before: str, after: str, words: str
+) -> None:
+    def check(code: str, *more: str) -> tuple[int, str]:
+        Path("own.py").write_text(code)
+        monkeypatch.delitem(sys.modules, "own", raising=False)
+        importlib.invalidate_caches()
+        return run("check", "own:net", *options, *more)[:2]
+
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert check(NET, "--save", "facts.json")[0] == 0
+    assert check(NET, "--against", "facts.json")[0] == 0
+    code, said = check(NET.replace(before, after), "--against", "facts.json")
+    assert code == 1
+    assert words in said
+
+
+def test_net_that_is_not_in_the_file_is_no_success(run: Run) -> None:
+    assert run("check", "timm:test_resnet", "--save", "facts.json")[0] == 0
+    code, said, _ = run("check", "preact_resnet20", "--set", "depth=8", "--against", "facts.json")
+    assert (code, said.splitlines()[-1]) == (1, "1 not compared.")
