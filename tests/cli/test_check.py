@@ -235,6 +235,7 @@ def test_no_machine_changes_facts(saved: Path, machine: dict[str, str]) -> None:
 
 
 NET = """
+from functools import partial
 from timm.layers import BatchNormAct2d, create_conv2d
 from timm.models.resnetv2 import ResNetV2
 
@@ -248,8 +249,18 @@ def net(zero_init=False):
     ("options", "before", "after", "words"),
     [
         ((), "[1, 1]", "[1, 2]", "stages.1.blocks.1, number 1: was nothing and is"),
-        (("--size", "40"), "ResNetV2(", "ResNetV2(preact=False, ", "stem"),
-        (("--set", "zero_init=true"), "zero_init)", "False)", "weight"),
+        (
+            ("--size", "40"),
+            ": BatchNormAct2d,",
+            ": partial(BatchNormAct2d, eps=1e-3),",
+            "was eps 1e-05 and is eps 0.001",
+        ),
+        (
+            ("--set", "zero_init=true"),
+            "last=zero_init",
+            "last=False",
+            "conv3: was weight 8x8x1x1, all 0 and is weight 8x8x1x1, ",
+        ),
     ],
 )
 def test_net_of_another_library_is_guarded(
