@@ -241,7 +241,6 @@ def net_facts(
     outputs: list[Tensor] = []
     with torch.no_grad():
         tested = _signals(model, lambda: outputs.append(model(images)))
-    values["outputs"] = tuple(_rounded(value) for value in outputs[0].flatten()[:: -(-outputs[0].numel() // 40)])
     labels = torch.arange(_IMAGES) * 3 % outputs[0].shape[1]
     model.train()
     for module in model.modules():
@@ -251,17 +250,19 @@ def net_facts(
     trained = _signals(model, lambda: found.extend(gradients(images, labels)))
     gradient = {name: one for (name, _), one in zip(model.named_parameters(), found, strict=True)}
     exact: dict[str, tuple[str, ...]] = {}
+    ends: list[str] = []
+    sizes: dict[str, tuple[float, ...]] = {}
     for names, rows in _blocks(model, tested, said).items():
         head, _, first = names[0].rpartition(".")
         block = names[0] if len(names) == 1 else f"{head}.{first}-{names[-1].rpartition('.')[2]}"
         exact[block] = rows
-        last = [name for name in tested if name == names[-1] or name.startswith(f"{names[-1]}.")][-1:]
-        for name in last:
-            values[f"signal after {name}, in a test"] = (tested[name],)
-            values[f"signal after {name}, in training"] = (trained[name],)
+        ends += [name for name in tested if name == names[-1] or name.startswith(f"{names[-1]}.")][-1:]
         own = [gradient[name].flatten() for name in gradient if _block_of(name.rpartition(".")[0]) in names]
         if own:
-            values[f"gradient in {block}"] = (_size(torch.cat(own)),)
+            sizes[f"gradient in {block}"] = (_size(torch.cat(own)),)
+    values |= {f"signal after {name}, in a test": (tested[name],) for name in ends}
+    values["outputs"] = tuple(_rounded(value) for value in outputs[0].flatten()[:: -(-outputs[0].numel() // 40)])
+    values |= {f"signal after {name}, in training": (trained[name],) for name in ends} | sizes
     averages = [tensor.flatten() for name, tensor in tensors.items() if name.endswith(("running_mean", "running_var"))]
     if averages:
         values["BN's averages after a step"] = (_size(torch.cat(averages)),)
