@@ -188,7 +188,7 @@ def _kind(rows: Mapping[str, list[str]], position: int, block: str) -> tuple[str
 
 def _size(tensor: Tensor) -> float:
     """Return the root mean square, with ten digits."""
-    return _rounded(tensor.detach().double().square().mean().sqrt())
+    return _rounded(torch.linalg.vector_norm(tensor.detach().double()) / tensor.numel() ** 0.5)
 
 
 def _rounded(value: Tensor) -> float:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import yaml
 
 from paperbench.cli.main import main
 from tests.cli.conftest import Run
@@ -107,20 +108,22 @@ MISTAKES = [Mistake(*fields) for fields in (
      "addition.gate: was bias 16, all -6 and is bias 16, all 0"),
     ("gate not exclusive", NETS[2], "gate * residual if self.exclusive else residual", "residual", GATED,
      "signal after stages.0.0, in a test: was "),
-    ("factors of the addition swapped", NETS[2], "self.shortcut_scale * shortcut, self.residual_scale * residual",
-     "self.residual_scale * shortcut, self.shortcut_scale * residual", SCALED, "signal after stages.0.0, in a test: was "),
+    ("factors swapped", NETS[2], "self.shortcut_scale * shortcut, self.residual_scale * residual",
+     "self.residual_scale * shortcut, self.shortcut_scale * residual", SCALED,
+     "signal after stages.0.0, in a test: was "),
     ("dropout in the other branch", NETS[2], "self.dropout(shortcut)\n        return self.scale * dropped, residual",
      "self.dropout(residual)\n        return self.scale * shortcut, dropped", DROPOUT,
      "signal after stages.0.0, in training: was "),
-    ("dropout's scale", NETS[2], "1.0 if inverted else 0.5", "1.0", DROPOUT, "signal after stages.0.0, in a test: was "),
+    ("dropout's scale", NETS[2], "1.0 if inverted else 0.5", "1.0", DROPOUT,
+     "signal after stages.0.0, in a test: was "),
     ("first seed's initial weights for all", TRAINER, 'derived_seed(self.seed, "initialisation")',
      'derived_seed(0, "initialisation")', TRAINED, "seed 1, iteration 1: train_loss was"),
     ("BN's averages not estimated again", TRAINER, 'at_test == "reestimated"', 'at_test == ""', TRAINED,
      "seed 0, at the end: test_loss was"),
     ("every second batch trained on twice", "paperbench/training/eager.py", "feed.choices(iteration)",
-     "feed.choices(iteration - iteration % 2)", TRAINED, "seed 0, iteration 2: train_loss was"),
+     "feed.choices(iteration - iteration % 2)", TRAINED, "iteration 2: train_loss was"),
     ("gradients of the fourth group lost", "paperbench/training/tree_sum.py", "self._parts.append((1, tensors))",
-     "self._parts[1:] = [(1, tensors)]", TRAINED, "seed 0, iteration 2: train_loss was"),
+     "self._parts[1:] = [(1, tensors)]", TRAINED, "iteration 2: train_loss was"),
     ("mean training loss over too many images", "paperbench/training/metrics.py", "self._images += images",
      "self._images += images + 1", TRAINED, "seed 0, iteration 1: train_loss was"),
     ("test error of the wrong class", "paperbench/training/evaluation.py", "logits.argmax(1)", "logits.argmin(1)",
@@ -128,6 +131,7 @@ MISTAKES = [Mistake(*fields) for fields in (
 )]
 # fmt: on
 BATCH_NORM = {"group": 16, "at_test": "reestimated"}
+GUIDE = (ROOT / "docs" / "maintainers.md").read_text()
 QUICK = ("eps 1e-3 in the module", "no warm-up", "labels off by one", "gate not exclusive")
 
 _SERVER = """
@@ -169,6 +173,13 @@ class Copy:
             assert code == 0, said
         return f"--against {made}"
 
+    def elsewhere(self) -> str:
+        """Return a directory with what the unchanged project trains on a machine with two threads."""
+        if not (self.root / "elsewhere").exists():
+            variables = {"PYTHONPATH": str(self.root), "OMP_NUM_THREADS": "2"}
+            python("-m", "paperbench", *shlex.split(TRAINING), "elsewhere", cwd=self.root, **variables)
+        return "elsewhere"
+
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
@@ -203,11 +214,12 @@ def test_planted_mistake_is_named(copy: Copy, mistake: Mistake) -> None:
         file.write_text(unchanged)
     assert code == 1, said
     assert mistake.words in " ".join(said.split()), said
+    if mistake.command == TRAINED:
+        assert copy.run(TRAINED, "--against", copy.elsewhere())[0] == 3
 
 
 def test_table_in_the_guide_is_that_of_the_planted_mistakes() -> None:
-    text = (ROOT / "docs" / "maintainers.md").read_text()
-    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in re.findall(r"^\| .*\|$", text, re.MULTILINE)]
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in re.findall(r"^\| .*\|$", GUIDE, re.MULTILINE)]
     found = [("`check`", "`check`") if one.command != TRAINED else ("`compare`", "cannot say") for one in MISTAKES]
     assert [row for row in rows if row[0] in {one.title for one in MISTAKES}] == [
         [one.title, *where] for one, where in zip(MISTAKES, found, strict=True)
@@ -234,32 +246,24 @@ def test_no_machine_changes_facts(saved: Path, machine: dict[str, str]) -> None:
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "8 equal."), done
 
 
-NET = """
-from functools import partial
-from timm.layers import BatchNormAct2d, create_conv2d
-from timm.models.resnetv2 import ResNetV2
-
-def net(zero_init=False):
-    layers = {"norm_layer": BatchNormAct2d, "conv_layer": create_conv2d}
-    return ResNetV2([1, 1], [8, 16], num_classes=5, stem_type="same", zero_init_last=zero_init, **layers)
-"""
+NET = GUIDE.partition("```python\n")[2].partition("```")[0]
 
 
 @pytest.mark.parametrize(
     ("options", "before", "after", "words"),
     [
-        ((), "[1, 1]", "[1, 2]", "stages.1.blocks.1, number 1: was nothing and is"),
+        ((), "[2, 2]", "[2, 3]", "stages.1.blocks.2, number 1: was nothing and is"),
         (
             ("--size", "40"),
-            ": BatchNormAct2d,",
-            ": partial(BatchNormAct2d, eps=1e-3),",
-            "was eps 1e-05 and is eps 0.001",
+            "eps=1e-5",
+            "eps=1e-3",
+            "stages.0.blocks.0.norm1: was eps 1e-05 and is eps 0.001",
         ),
         (
             ("--set", "zero_init=true"),
             "last=zero_init",
             "last=False",
-            "conv3: was weight 8x8x1x1, all 0 and is weight 8x8x1x1, ",
+            "conv3: was weight 16x16x3x3, all 0 and is weight 16x16x3x3, ",
         ),
     ],
 )
@@ -267,10 +271,10 @@ def test_net_of_another_library_is_guarded(
     run: Run, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], before: str, after: str, words: str
 ) -> None:
     def check(code: str, *more: str) -> tuple[int, str]:
-        Path("own.py").write_text(code)
-        monkeypatch.delitem(sys.modules, "own", raising=False)
+        Path("own_nets.py").write_text(code)
+        monkeypatch.delitem(sys.modules, "own_nets", raising=False)
         importlib.invalidate_caches()
-        return run("check", "own:net", *options, *more)[:2]
+        return run("check", "own_nets:preact", *options, *more)[:2]
 
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -285,3 +289,24 @@ def test_net_that_is_not_in_the_file_is_no_success(run: Run) -> None:
     assert run("check", "timm:test_resnet", "--save", "facts.json")[0] == 0
     code, said, _ = run("check", "preact_resnet20", "--set", "depth=8", "--against", "facts.json")
     assert (code, said.splitlines()[-1]) == (1, "1 not compared.")
+
+
+@pytest.mark.full
+def test_steps_of_the_workflow_run(saved: Path, tmp_path: Path) -> None:
+    """But for pip: with nets that take seconds, first without a baseline and then with one."""
+    jobs = yaml.safe_load(GUIDE.partition("```yaml\n")[2].partition("```")[0])["jobs"]
+    specs, facts = copy_of_tiny_specs(tmp_path / "specs"), tmp_path / "tests" / "facts.json"
+    facts.parent.mkdir()
+    shutil.copy(saved, facts)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    for job in ("facts", "trained", "trained"):
+        for script in [
+            step["run"] for step in jobs[job]["steps"] if "run" in step and "pip install" not in step["run"]
+        ]:
+            script = script.replace("check table1 table2", " ".join(CELLS))
+            script = script.replace("--profile smoke --results", f"--profile smoke --tables {specs} --results")
+            command = ["bash", "-ec", script.replace("run table2", "run table2 --cells preact/resnet110 --device cpu")]
+            done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, (script, done)
+    changes = (tmp_path / "changes.xml").read_text()
+    assert ('failures="0"' in changes, "identical" in changes, (tmp_path / "baseline").is_dir()) == (True, True, True)
