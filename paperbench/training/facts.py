@@ -64,6 +64,7 @@ _MOST_RATES = 16
 _LARGE = 1e300
 _SAMPLE = 100_000
 """Initial values of a tensor by which their law is known."""
+_FEW = 300
 _SIDE = 32
 """Side of small images in pixels."""
 _IMAGES = 4
@@ -105,15 +106,18 @@ def law_of(weight: Tensor) -> str:
         return f"all {values[0].item():.9g}"
     rest = values - values.mean()
     deviation = rest.square().mean().sqrt().item()
-    kurtosis = (rest / deviation).pow(4).mean().item()
-    kind = "normal" if kurtosis > 2.4 else "uniform"  # 3 and 1.8
+    # Of so many values, a normal law has some beyond two deviations, and a uniform one none.
+    kind = "drawn" if len(values) < _FEW else "normal" if rest.abs().max() > 2 * deviation else "uniform"
     if abs(values.mean().item()) > 5 * deviation / len(values) ** 0.5:
         return f"{kind}, mean not 0"
-    error = 5 * ((kurtosis - 1) / (4 * len(values))) ** 0.5
-    for text, expected in _deviations(weight):
-        if abs(deviation / expected - 1) < error:
-            return f"{kind}, deviation {text} = {expected:.4g}"
-    return f"{kind}, another deviation"
+    known = {expected: text for text, expected in reversed([*_deviations(weight)])}
+    alike = {min(known, key=lambda one: abs(math.log(deviation / one)))}
+    error = (0.5 / len(values)) ** 0.5  # of the logarithm, if they are normal
+    if abs(math.log(deviation / min(alike))) > 5 * error:
+        return f"{kind}, another deviation"
+    for _ in known:  # what so few values cannot tell apart
+        alike |= {one for one in known for other in alike if abs(math.log(one / other)) < 10 * error}
+    return f"{kind}, deviation {' or '.join(f'{known[one]} = {one:.4g}' for one in sorted(alike))}"
 
 
 def _deviations(weight: Tensor) -> Iterator[tuple[str, float]]:
