@@ -137,6 +137,6 @@ def test_law_is_known_by_its_formula(text: str, shape: tuple[int, ...], factor: 
 @pytest.mark.parametrize("shape", [(16, 3, 3, 3), (16, 8, 1, 1), (10, 64), (8, 8)])
 def test_law_of_few_values_does_not_depend_on_the_draw(shape: tuple[int, ...]) -> None:
     rng, fan_out = np.random.default_rng(0), shape[0] * int(np.prod(shape[2:]))
-    for draw in (rng.normal, lambda _, deviation, shape: rng.uniform(-deviation, deviation, shape)):
+    for draw in (rng.normal, lambda _, deviation, shape: 3**0.5 * rng.uniform(-deviation, deviation, shape)):
         laws = {law_of(torch.from_numpy(draw(0, (2 / fan_out) ** 0.5, shape))) for _ in range(500)}
         assert len(laws) == 1, laws
