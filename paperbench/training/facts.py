@@ -54,6 +54,7 @@ _SETTINGS: Mapping[str, tuple[Any, ...]] = {
     "eps": (),
     "momentum": (),
     "p": (),
+    "training": (True, False),
 }
 """What a layer computes, by torch's names, and values that go without saying.
 
@@ -146,11 +147,7 @@ def _layer(name: str, module: nn.Module, said: Mapping[str, str]) -> str:
             parts.append(f"{setting} {text if not isinstance(value, str) else value}")
     if not type(module).__module__.startswith(("torch.", "paperbench.training")):
         known = {name: value for name, value in vars(module).items() if isinstance(value, (bool, int, float, str))}
-        parts += [
-            f"{name} {value}"
-            for name, value in known.items()
-            if name not in ("training", *_SETTINGS) and name[0] != "_"
-        ]
+        parts += [f"{name} {value}" for name, value in known.items() if name not in _SETTINGS and name[0] != "_"]
     own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
     parts += [f"{key} {said[f'{name}.{key}'.lstrip('.')]}" for key, tensor in own if tensor.is_floating_point()]
     return "; ".join(parts)
@@ -164,8 +161,8 @@ def _block_of(name: str) -> str:
 
 def _blocks(
     model: nn.Module, order: Collection[str], said: Mapping[str, str]
-) -> dict[tuple[str, ...], tuple[str, ...]]:
-    """Return what the layers of each block compute, in the order in which they ran; equal blocks in a row as one."""
+) -> Iterator[tuple[Sequence[str], tuple[str, ...]]]:
+    """Yield what the layers of each block compute, in the order in which they ran; equal blocks in a row as one."""
     rows: dict[str, list[str]] = defaultdict(list)
     modules = dict(model.named_modules())
     for name, module in {**{name: modules[name] for name in order}, **modules}.items():
@@ -174,11 +171,9 @@ def _blocks(
             block = _block_of(name)
             text = _layer(name, module, said) if name in order else f"{_layer(name, module, said)}; not run"
             rows[block].append(f"{name.removeprefix(block).lstrip('.')}: {text}")
-    merged: dict[tuple[str, ...], tuple[str, ...]] = {}
     for _, group in groupby(enumerate(rows), lambda one: _kind(rows, *one)):
-        names = tuple(name for _, name in group)
-        merged[names] = tuple(rows[names[0]])
-    return merged
+        names = [name for _, name in group]
+        yield names, tuple(rows[names[0]])
 
 
 def _kind(rows: Mapping[str, list[str]], position: int, block: str) -> tuple[str, int | None, list[str]]:
@@ -256,7 +251,7 @@ def net_facts(
     exact: dict[str, tuple[str, ...]] = {}
     ends: list[str] = []
     sizes: dict[str, tuple[float, ...]] = {}
-    for names, rows in _blocks(model, tested, said).items():
+    for names, rows in _blocks(model, tested, said):
         head, _, first = names[0].rpartition(".")
         block = names[0] if len(names) == 1 else f"{head}.{first}-{names[-1].rpartition('.')[2]}"
         exact[block] = rows
@@ -304,11 +299,9 @@ class _Rehearsal(Trainer):
     def gradients(self, images: Tensor, labels: Tensor) -> Sequence[Tensor]:
         """Return the gradients of a step on these images."""
         kept: list[Tensor] = []
-        feed = SimpleNamespace(device=_CPU, make=lambda batch: Batch(*batch))
-        optimiser = SimpleNamespace(dtype=torch.float64, step=kept.extend)
-        step = replace(self._parts, feed=cast(Any, feed), optimiser=cast(Any, optimiser)).new_step(
-            [DirectModel(self.model)]
-        )
+        feed: Any = SimpleNamespace(device=_CPU, make=lambda batch: Batch(*batch))
+        optimiser: Any = SimpleNamespace(dtype=torch.float64, step=kept.extend)
+        step = replace(self._parts, feed=feed, optimiser=optimiser).new_step([DirectModel(self.model)])
         step.compute((images, labels), len(images))
         step.update()
         return kept
@@ -412,12 +405,17 @@ def training_facts(net: Net, recipe: Recipe) -> Facts:
     return Facts((*of_net.exact, *exact.items()), (*of_net.values, *values.items()))
 
 
+def trained_as(net: Mapping[str, Any], recipe: Mapping[str, Any]) -> str:
+    """Return text that is equal for equal trainings."""
+    return canonical_json([net, recipe])
+
+
 _known: dict[str, Facts] = {}
 
 
 def facts_of(net: Net, recipe: Recipe) -> Facts:
     """Return the facts of a net under a recipe, which are found out once in a process."""
-    training = canonical_json([net.canonical(), recipe.defining_values()])
+    training = trained_as(net.canonical(), recipe.defining_values())
     if training not in _known:
         try:
             _known[training] = training_facts(net, recipe)
