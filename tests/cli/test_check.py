@@ -132,7 +132,7 @@ MISTAKES = [Mistake(*fields) for fields in (
 # fmt: on
 BATCH_NORM = {"group": 16, "at_test": "reestimated"}
 GUIDE = (ROOT / "docs" / "maintainers.md").read_text()
-QUICK = ("eps 1e-3 in the module", "no warm-up", "labels off by one", "gate not exclusive")
+QUICK = ("eps 1e-3 in the module", "no warm-up", "labels off by one", "BN and ReLU swapped")
 
 _SERVER = """
 import json, os, sys
