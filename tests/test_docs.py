@@ -156,9 +156,10 @@ def check_names(args: argparse.Namespace) -> None:
         load_profiles(root).named(name)
     for name in values.get("names", ()):
         read_table(name, root)
-    if values.get("what"):
+    whats = values.get("what") or ()
+    for what in [whats] if isinstance(whats, str) else whats:
         figures = [figure.id for one in table_ids(root) for figure in read_table(one, root).experiment.figures]
-        assert args.what in {*NETS, *table_ids(root), *figures}
+        assert ":" in what or what in {*NETS, *table_ids(root), *figures}
     if "pattern" in values:
         assert args.pattern.partition(".")[0] in NETS or any(fnmatchcase(name, args.pattern) for name in NETS)
     for name in values.get("models") or ():

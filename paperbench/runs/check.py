@@ -23,9 +23,8 @@ from paperbench.runs.planning import net_and_recipe
 from paperbench.runs.store import Store
 from paperbench.specs.experiment import NetReference
 from paperbench.specs.facts import Facts
-from paperbench.specs.run_spec import canonical_json
 from paperbench.specs.table import read_table, table_ids
-from paperbench.training.facts import facts_of, model_facts
+from paperbench.training.facts import facts_of, model_facts, trained_as
 from paperbench.typed import TypedError, from_json, to_json, typed
 
 _MAX_BYTES = 50_000_000
@@ -51,7 +50,7 @@ class FactsFile:
             raise PaperbenchError(format_read_error(path, error, "Name a file or a results directory.")) from error
         except TypedError as error:
             raise PaperbenchError(
-                f"{path} is no file of facts ({error}). `paperbench check --save` writes one."
+                f"{path} is no file of facts: {error} `paperbench check --save` writes one."
             ) from error
 
 
@@ -105,7 +104,7 @@ def subjects(
         for table in table_ids(root):
             yield from (one for one in _of_table(table, root) if one.net == str(reference))
     elif ":" in what:
-        name = str(what if not settings else f"{what}({', '.join(map('='.join, settings.items()))})")
+        name = what + (f"({', '.join(f'{key}={value}' for key, value in settings.items())})" if settings else "")
         yield Subject(name, name, partial(_of_library, what, settings, side))
     else:
         _, record = find_run(what, Store(results), " Name a table, a net, a run, timm:NAME or MODULE:FUNCTION.")
@@ -132,11 +131,6 @@ def _of_table(
             training = trained_as(net.canonical(), recipe.defining_values())
             yield _as_made(reference)
             yield Subject(f"{reference}, {by}", str(reference), partial(facts_of, net, recipe), training)
-
-
-def trained_as(net: Mapping[str, Any], recipe: Mapping[str, Any]) -> str:
-    """Return text that is equal for equal trainings."""
-    return canonical_json([net, recipe])
 
 
 def earlier_facts(path: Path | None) -> Callable[[Subject], Mapping[str, Facts]]:

@@ -21,7 +21,7 @@ TOLERANCE = 1e-6
 """Largest relative difference of equal values.
 
 They are float64. Between torch 2.11 and 2.15, one thread and two, and AVX2 and AVX-512, the values of the paper's nets
-differ by less than a hundredth of it.
+differ by less than a twentieth of it.
 """
 INITIAL = "initial size of"
 """Begins the names of values that another version of torch may draw in another way."""

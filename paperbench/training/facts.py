@@ -11,12 +11,12 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -54,6 +54,7 @@ _SETTINGS: Mapping[str, tuple[Any, ...]] = {
     "eps": (),
     "momentum": (),
     "p": (),
+    "training": (True, False),
 }
 """What a layer computes, by torch's names, and values that go without saying.
 
@@ -62,9 +63,9 @@ Its `extra_repr` would do, but for the versions of torch.
 _MOST_RATES = 16
 """Rates that are listed of a schedule that changes at every iteration."""
 _LARGE = 1e300
-_PERIOD = 65_521
 _SAMPLE = 100_000
 """Initial values of a tensor by which their law is known."""
+_FEW = 300
 _SIDE = 32
 """Side of small images in pixels."""
 _IMAGES = 4
@@ -72,15 +73,9 @@ _IMAGES = 4
 
 
 def uniform(size: int, *purpose: str | int) -> npt.NDArray[np.float64]:
-    """Return numbers in [-1, 1) on a grid of 2**-23: a hash of each position (splitmix64, Steele et al., 2014).
-
-    From position `_PERIOD` on they repeat.
-    """
-    x = (np.arange(_PERIOD, dtype=np.uint64) + np.uint64(derived_seed(0, *purpose))) * np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    numbers = ((x ^ (x >> np.uint64(31))) >> np.uint64(40)).astype(np.float64) * 2.0**-23 - 1
-    return np.resize(numbers, size)
+    """Return numbers in [-1, 1) on a grid of 2**-23, from Philox (Salmon et al., 2011)."""
+    numbers: npt.NDArray[np.uint64] = np.random.Philox(key=derived_seed(0, *purpose)).random_raw(size)
+    return (numbers >> np.uint64(40)).astype(np.float64) * 2.0**-23 - 1
 
 
 def _tensor(shape: Iterable[int], *purpose: str | int) -> Tensor:
@@ -112,15 +107,18 @@ def law_of(weight: Tensor) -> str:
         return f"all {values[0].item():.9g}"
     rest = values - values.mean()
     deviation = rest.square().mean().sqrt().item()
-    kurtosis = (rest / deviation).pow(4).mean().item()
-    kind = "normal" if kurtosis > 2.4 else "uniform"  # 3 and 1.8
+    # Of so many values, a normal law has some beyond two deviations, and a uniform one none.
+    kind = "drawn" if len(values) < _FEW else "normal" if rest.abs().max() > 2 * deviation else "uniform"
     if abs(values.mean().item()) > 5 * deviation / len(values) ** 0.5:
         return f"{kind}, mean not 0"
-    error = 5 * ((kurtosis - 1) / (4 * len(values))) ** 0.5
-    for text, expected in _deviations(weight):
-        if abs(deviation / expected - 1) < error:
-            return f"{kind}, deviation {text} = {expected:.4g}"
-    return f"{kind}, another deviation"
+    known = {expected: text for text, expected in reversed([*_deviations(weight)])}
+    alike = {min(known, key=lambda one: abs(math.log(deviation / one)))}
+    error = (0.5 / len(values)) ** 0.5  # of the logarithm, if they are normal
+    if abs(math.log(deviation / min(alike))) > 5 * error:
+        return f"{kind}, another deviation"
+    for _ in known:  # what so few values cannot tell apart
+        alike |= {one for one in known for other in alike if abs(math.log(one / other)) < 10 * error}
+    return f"{kind}, deviation {' or '.join(f'{known[one]} = {one:.4g}' for one in sorted(alike))}"
 
 
 def _deviations(weight: Tensor) -> Iterator[tuple[str, float]]:
@@ -149,7 +147,7 @@ def _layer(name: str, module: nn.Module, said: Mapping[str, str]) -> str:
             parts.append(f"{setting} {text if not isinstance(value, str) else value}")
     if not type(module).__module__.startswith(("torch.", "paperbench.training")):
         known = {name: value for name, value in vars(module).items() if isinstance(value, (bool, int, float, str))}
-        parts += [f"{name} {value}" for name, value in known.items() if name != "training" and not name.startswith("_")]
+        parts += [f"{name} {value}" for name, value in known.items() if name not in _SETTINGS and name[0] != "_"]
     own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
     parts += [f"{key} {said[f'{name}.{key}'.lstrip('.')]}" for key, tensor in own if tensor.is_floating_point()]
     return "; ".join(parts)
@@ -163,8 +161,8 @@ def _block_of(name: str) -> str:
 
 def _blocks(
     model: nn.Module, order: Collection[str], said: Mapping[str, str]
-) -> dict[tuple[str, ...], tuple[str, ...]]:
-    """Return what the layers of each block compute, in the order in which they ran; equal blocks in a row as one."""
+) -> Iterator[tuple[Sequence[str], tuple[str, ...]]]:
+    """Yield what the layers of each block compute, in the order in which they ran; equal blocks in a row as one."""
     rows: dict[str, list[str]] = defaultdict(list)
     modules = dict(model.named_modules())
     for name, module in {**{name: modules[name] for name in order}, **modules}.items():
@@ -173,11 +171,9 @@ def _blocks(
             block = _block_of(name)
             text = _layer(name, module, said) if name in order else f"{_layer(name, module, said)}; not run"
             rows[block].append(f"{name.removeprefix(block).lstrip('.')}: {text}")
-    merged: dict[tuple[str, ...], tuple[str, ...]] = {}
     for _, group in groupby(enumerate(rows), lambda one: _kind(rows, *one)):
-        names = tuple(name for _, name in group)
-        merged[names] = tuple(rows[names[0]])
-    return merged
+        names = [name for _, name in group]
+        yield names, tuple(rows[names[0]])
 
 
 def _kind(rows: Mapping[str, list[str]], position: int, block: str) -> tuple[str, int | None, list[str]]:
@@ -191,7 +187,7 @@ def _kind(rows: Mapping[str, list[str]], position: int, block: str) -> tuple[str
 
 def _size(tensor: Tensor) -> float:
     """Return the root mean square, with ten digits."""
-    return _rounded(tensor.detach().double().square().mean().sqrt())
+    return _rounded(torch.linalg.vector_norm(tensor.detach().double()) / tensor.numel() ** 0.5)
 
 
 def _rounded(value: Tensor) -> float:
@@ -212,6 +208,10 @@ def _signals(model: nn.Module, run: Callable[[], Any]) -> dict[str, float]:
     return sizes
 
 
+def _drop(dropout: nn.Dropout, _: Any, x: Tensor) -> Tensor:
+    return x * (_tensor(x.shape, "dropout") >= 2 * dropout.p - 1) / (1 - dropout.p)
+
+
 def net_facts(
     model: nn.Module,
     side: int,
@@ -220,7 +220,7 @@ def net_facts(
 ) -> Facts:
     """Return the facts of a net as it is now, initialised and in float64; its weights are replaced.
 
-    The noise of dropout is off; where it is, and its probability, are facts of its layer.
+    Dropout drops the same values always.
 
     Args:
         side: Of the images, in pixels.
@@ -240,27 +240,31 @@ def net_facts(
     outputs: list[Tensor] = []
     with torch.no_grad():
         tested = _signals(model, lambda: outputs.append(model(images)))
-    values["outputs"] = tuple(_rounded(value) for value in outputs[0].flatten()[:: -(-outputs[0].numel() // 40)])
     labels = torch.arange(_IMAGES) * 3 % outputs[0].shape[1]
     model.train()
     for module in model.modules():
         if isinstance(module, nn.Dropout):
-            module.eval()
+            module.eval().register_forward_hook(_drop)
     found: list[Tensor] = []
     trained = _signals(model, lambda: found.extend(gradients(images, labels)))
     gradient = {name: one for (name, _), one in zip(model.named_parameters(), found, strict=True)}
     exact: dict[str, tuple[str, ...]] = {}
-    for names, rows in _blocks(model, tested, said).items():
+    ends: list[str] = []
+    sizes: dict[str, tuple[float, ...]] = {}
+    for names, rows in _blocks(model, tested, said):
         head, _, first = names[0].rpartition(".")
         block = names[0] if len(names) == 1 else f"{head}.{first}-{names[-1].rpartition('.')[2]}"
         exact[block] = rows
-        last = [name for name in tested if name == names[-1] or name.startswith(f"{names[-1]}.")][-1:]
-        for name in last:
-            values[f"signal after {name}, in a test"] = (tested[name],)
-            values[f"signal after {name}, in training"] = (trained[name],)
+        ends += [name for name in tested if name == names[-1] or name.startswith(f"{names[-1]}.")][-1:]
         own = [gradient[name].flatten() for name in gradient if _block_of(name.rpartition(".")[0]) in names]
         if own:
-            values[f"gradient in {block}"] = (_size(torch.cat(own)),)
+            sizes[f"gradient in {block}"] = (_size(torch.cat(own)),)
+    values |= {f"signal after {name}, in a test": (tested[name],) for name in ends}
+    values["outputs"] = tuple(_rounded(value) for value in outputs[0].flatten()[:: -(-outputs[0].numel() // 40)])
+    values |= {f"signal after {name}, in training": (trained[name],) for name in ends} | sizes
+    averages = [tensor.flatten() for name, tensor in tensors.items() if name.endswith(("running_mean", "running_var"))]
+    if averages:
+        values["BN's averages after a step"] = (_size(torch.cat(averages)),)
     return Facts(tuple(exact.items()), tuple(values.items()))
 
 
@@ -283,7 +287,7 @@ class _Rehearsal(Trainer):
             photographs=photographs,
             evaluations=evaluations,
         )
-        super().__init__(net, small, dataset, 0, "fp32", _CPU)
+        super().__init__(net, small, dataset, 1, "fp32", _CPU)
 
     def _initialised_model(self, net: Net) -> ResidualNet:
         model = super()._initialised_model(net).double()
@@ -294,28 +298,21 @@ class _Rehearsal(Trainer):
 
     def gradients(self, images: Tensor, labels: Tensor) -> Sequence[Tensor]:
         """Return the gradients of a step on these images."""
-        kept = _KeptGradients(self._optimiser.dtype)
-        parts = replace(self._parts, feed=cast(Feed, _GivenImages()), optimiser=cast(MomentumSGD, kept))
-        step = parts.new_step([DirectModel(self.model)])
+        kept: list[Tensor] = []
+        feed: Any = SimpleNamespace(device=_CPU, make=lambda batch: Batch(*batch))
+        optimiser: Any = SimpleNamespace(dtype=torch.float64, step=kept.extend)
+        step = replace(self._parts, feed=feed, optimiser=optimiser).new_step([DirectModel(self.model)])
         step.compute((images, labels), len(images))
         step.update()
-        return kept.gradients
+        return kept
 
-    def decays(self) -> dict[str, float]:
+    def decays(self) -> dict[str, str]:
         """Return the weight decay of each parameter: what a step with a gradient of 0 adds to that of a weight of 1."""
-        parameters = dict(self.model.named_parameters())
-        before = {name: one.detach().clone() for name, one in parameters.items()}
-        with torch.no_grad():
-            for one in parameters.values():
-                one.fill_(1)
-            self._optimiser.step([torch.zeros_like(one) for one in before.values()])
-            moved = self._optimiser.momentum or [(1 - one) / self._optimiser.rate for one in parameters.values()]
-            found = {name: _rounded(one.flatten()[0]) for name, one in zip(parameters, moved, strict=True)}
-            for name, one in parameters.items():
-                one.copy_(before[name])
-        for buffer in self._optimiser.momentum:
-            buffer.zero_()
-        return found
+        ones = {name: torch.ones_like(one, requires_grad=False) for name, one in self.model.named_parameters()}
+        optimiser = MomentumSGD(ones.values(), self.recipe)
+        optimiser.step([torch.zeros_like(one) for one in ones.values()])
+        moved = optimiser.momentum or [(1 - one) / optimiser.rate for one in ones.values()]
+        return {name: f"decay {one.flatten()[0].item():.9g}" for name, one in zip(ones, moved, strict=True)}
 
     def updates(self) -> Iterator[tuple[int, float, float]]:
         """Yield iteration, rate and size of the parameters after a step, before and after each change of the rate."""
@@ -324,7 +321,8 @@ class _Rehearsal(Trainer):
         changes = [k for k in range(1, len(rates)) if rates[k] != rates[k - 1]]
         if len(changes) > _MOST_RATES:
             changes = changes[:: -(-len(changes) // _MOST_RATES)]
-        self._engine = _FixedGradients(self._optimiser, [torch.ones_like(p) for p in parameters])
+        gradients = [torch.ones_like(p) for p in parameters]
+        self._engine = cast(Any, SimpleNamespace(step=lambda _: self._optimiser.step(gradients)))
         for self.iteration in sorted({0, *(k - 1 for k in changes), *changes}):
             at = self.iteration
             self.step()
@@ -332,41 +330,11 @@ class _Rehearsal(Trainer):
 
     def inputs(self) -> Iterator[tuple[str, Batch]]:
         """Yield some of the images as the net sees them, and what they are."""
-        for k in range(3):
+        for k in (0, 1, 50):  # the last in another epoch
             yield f"images of iteration {k}", self.feed.make(self.feed.choices(k))
         averaged = next(self.feed.reestimation())
         yield "images of BN's averages", Batch(averaged, torch.zeros(len(averaged), dtype=torch.int64))
         yield "images of the test", next(self.feed.test(self._evaluations[0], _IMAGES))
-
-
-class _GivenImages:
-    """A feed whose choices are the batch."""
-
-    device = _CPU
-
-    def make(self, choices: tuple[Tensor, Tensor]) -> Batch:
-        return Batch(*choices)
-
-
-class _KeptGradients:
-    """An optimiser that keeps the gradients."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.dtype = dtype
-
-    def step(self, gradients: Sequence[Tensor]) -> None:
-        self.gradients = gradients
-
-
-@dataclass(frozen=True)
-class _FixedGradients:
-    """An engine whose steps all have the same gradients."""
-
-    optimiser: MomentumSGD
-    gradients: Sequence[Tensor]
-
-    def step(self, iteration: int) -> None:  # noqa: ARG002
-        self.optimiser.step(self.gradients)
 
 
 def _small_images(classes: int) -> ImageDataset:
@@ -427,8 +395,8 @@ def training_facts(net: Net, recipe: Recipe) -> Facts:
                 places = ["" if recipe.photographs else _place(rehearsal.feed, one) + ", " for one in batch.images]
                 labels = batch.labels.tolist()
                 exact[what] = tuple(f"{place}label {label}" for place, label in zip(places, labels, strict=True))
-            decays = {name: f"decay {decay:.9g}" for name, decay in rehearsal.decays().items()}
-            of_net = net_facts(rehearsal.model, 64 if recipe.photographs else _SIDE, rehearsal.gradients, decays)
+            side = 64 if recipe.photographs else _SIDE
+            of_net = net_facts(rehearsal.model, side, rehearsal.gradients, rehearsal.decays())
             rates = []
             for iteration, rate, size in rehearsal.updates():
                 rates.append(f"iteration {iteration}: {rate:.9g}")
@@ -437,12 +405,17 @@ def training_facts(net: Net, recipe: Recipe) -> Facts:
     return Facts((*of_net.exact, *exact.items()), (*of_net.values, *values.items()))
 
 
+def trained_as(net: Mapping[str, Any], recipe: Mapping[str, Any]) -> str:
+    """Return text that is equal for equal trainings."""
+    return canonical_json([net, recipe])
+
+
 _known: dict[str, Facts] = {}
 
 
 def facts_of(net: Net, recipe: Recipe) -> Facts:
     """Return the facts of a net under a recipe, which are found out once in a process."""
-    training = canonical_json([net.canonical(), recipe.defining_values()])
+    training = trained_as(net.canonical(), recipe.defining_values())
     if training not in _known:
         try:
             _known[training] = training_facts(net, recipe)

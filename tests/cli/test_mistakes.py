@@ -60,6 +60,26 @@ MISTAKES = """
     models preact_resnet164.cifar1
     models --batch-size 64 --memory
     schema mapping
+    check
+    check tabel2
+    check preact_resnet11
+    check preact_resnet20 --set dept=8
+    check preact_resnet20 --set depth=9
+    check preact_resnet20 --cells preact/resnet110
+    check preact_resnet20 --profile smoke
+    check table2 --set depth=8
+    check table2 --cells nothing
+    check table2 --profile smke
+    check preact_resnet20 --against missing
+    check preact_resnet20 --against file
+    check preact_resnet20 --against some.pth
+    check nothing:net
+    check math:nothing
+    check math:sqrt
+    check string:Formatter
+    check timm:resnet5
+    check timm:vit_tiny_patch16_224 --size 100
+    check timm:test_resnet --size 0
     data convert . other.npz
     verify --data .
     verify empty
