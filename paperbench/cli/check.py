@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paperbench.cli.arguments import add_settings, add_shared, parse_settings
+from paperbench.errors import PaperbenchError
 from paperbench.options import positive_int
 
 if TYPE_CHECKING:
@@ -55,6 +56,9 @@ def execute(args: argparse.Namespace) -> int:
     for what in args.what:
         of_table = args.profile, args.cells or ("*",)
         found |= {one.name: one for one in subjects(what, settings, root, *of_table, args.results, args.size)}
+    is_of_runs = args.against and args.against.is_dir()
+    if is_of_runs:
+        found = {name: one for name, one in found.items() if one.training}
     earlier = earlier_facts(args.against)
     facts: dict[str, Facts] = {}
     outcomes: Counter[str] = Counter()
@@ -70,5 +74,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.save:
         write_named(args.save, FactsFile(1, facts).to_bytes(), "--save FILE")
         print(f"Wrote {args.save}.")
-    is_lacking = args.against and not args.against.is_dir() and outcomes["not compared"]
+    if is_of_runs and not outcomes["equal"] + outcomes["different"]:
+        raise PaperbenchError(f"{args.against} has no runs of these trainings with facts. Train some, or name a file.")
+    is_lacking = args.against and not is_of_runs and outcomes["not compared"]
     return 1 if outcomes["different"] or is_lacking else 0

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType, SimpleNamespace
@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
+from paperbench.ambient import neutral
 from paperbench.catalogue import Net
 from paperbench.data.dataset import Dataset, ImageDataset
 from paperbench.data.feed import Feed
@@ -35,9 +36,10 @@ from paperbench.errors import RunError
 from paperbench.models import ResidualNet
 from paperbench.seeds import derived_seed
 from paperbench.specs.facts import INITIAL, Facts
-from paperbench.specs.recipe import Evaluation, Recipe
+from paperbench.specs.recipe import Evaluation, Recipe, format_value
 from paperbench.specs.run_spec import canonical_json
 from paperbench.training.batch_norm import TrainingBatchNorm2d
+from paperbench.training.evaluation import reestimate_batch_norm
 from paperbench.training.memory import is_out_of_memory
 from paperbench.training.optimiser import MomentumSGD
 from paperbench.training.trainer import Trainer
@@ -190,6 +192,19 @@ def _size(tensor: Tensor) -> float:
     return _rounded(torch.linalg.vector_norm(tensor.detach().double()) / tensor.numel() ** 0.5)
 
 
+def _summary(tensor: Tensor) -> tuple[float, ...]:
+    """Return the size of a vector, and its part in a fixed direction, which depends on signs and places."""
+    direction = _tensor(tensor.shape, "direction") / tensor.numel() ** 0.5
+    return _size(tensor), _rounded(tensor.double() @ direction)
+
+
+def _averages(model: nn.Module) -> tuple[float, ...]:
+    found = [
+        tensor.flatten() for name, tensor in model.named_buffers() if name.endswith(("running_mean", "running_var"))
+    ]
+    return _summary(torch.cat(found)) if found else ()
+
+
 def _rounded(value: Tensor) -> float:
     return float(f"{value.nan_to_num(posinf=_LARGE, neginf=-_LARGE).item():.10g}")
 
@@ -208,7 +223,7 @@ def _signals(model: nn.Module, run: Callable[[], Any]) -> dict[str, float]:
     return sizes
 
 
-def _drop(dropout: nn.Dropout, _: Any, x: Tensor) -> Tensor:
+def _drop(dropout: nn.modules.dropout._DropoutNd, _: Any, x: Tensor) -> Tensor:
     return x * (_tensor(x.shape, "dropout") >= 2 * dropout.p - 1) / (1 - dropout.p)
 
 
@@ -243,7 +258,7 @@ def net_facts(
     labels = torch.arange(_IMAGES) * 3 % outputs[0].shape[1]
     model.train()
     for module in model.modules():
-        if isinstance(module, nn.Dropout):
+        if isinstance(module, nn.modules.dropout._DropoutNd):
             module.eval().register_forward_hook(_drop)
     found: list[Tensor] = []
     trained = _signals(model, lambda: found.extend(gradients(images, labels)))
@@ -256,15 +271,13 @@ def net_facts(
         block = names[0] if len(names) == 1 else f"{head}.{first}-{names[-1].rpartition('.')[2]}"
         exact[block] = rows
         ends += [name for name in tested if name == names[-1] or name.startswith(f"{names[-1]}.")][-1:]
-        own = [gradient[name].flatten() for name in gradient if _block_of(name.rpartition(".")[0]) in names]
-        if own:
-            sizes[f"gradient in {block}"] = (_size(torch.cat(own)),)
+        if own := [gradient[name].flatten() for name in gradient if _block_of(name.rpartition(".")[0]) in names]:
+            sizes[f"gradient in {block}"] = _summary(torch.cat(own))
     values |= {f"signal after {name}, in a test": (tested[name],) for name in ends}
     values["outputs"] = tuple(_rounded(value) for value in outputs[0].flatten()[:: -(-outputs[0].numel() // 40)])
     values |= {f"signal after {name}, in training": (trained[name],) for name in ends} | sizes
-    averages = [tensor.flatten() for name, tensor in tensors.items() if name.endswith(("running_mean", "running_var"))]
-    if averages:
-        values["BN's averages after a step"] = (_size(torch.cat(averages)),)
+    if averages := _averages(model):
+        values["BN's averages after a step"] = averages
     return Facts(tuple(exact.items()), tuple(values.items()))
 
 
@@ -340,10 +353,10 @@ class _Rehearsal(Trainer):
 def _small_images(classes: int) -> ImageDataset:
     """Return images whose pixels say which one they are of: image number, row and column.
 
-    Rows and columns count backwards in every second image, so that the mean image is constant.
+    Rows and columns count backwards in every second image but the last, so that the mean image is almost constant.
     """
     numbers, rows, columns = np.meshgrid(np.arange(200), np.arange(_SIDE), np.arange(_SIDE), indexing="ij")
-    backwards = numbers % 2 == 1
+    backwards = (numbers % 2 == 1) & (numbers < 199)
     parts = (numbers, *(np.where(backwards, _SIDE - 1 - part, part) for part in (rows, columns)))
     images = np.stack(parts, axis=-1).astype(np.uint8)
     labels = np.arange(200) * 7 % classes
@@ -397,11 +410,15 @@ def training_facts(net: Net, recipe: Recipe) -> Facts:
                 exact[what] = tuple(f"{place}label {label}" for place, label in zip(places, labels, strict=True))
             side = 64 if recipe.photographs else _SIDE
             of_net = net_facts(rehearsal.model, side, rehearsal.gradients, rehearsal.decays())
+            passed = (group[..., :side, :side].double() for group in islice(rehearsal.feed.reestimation(), 2))
+            reestimate_batch_norm(rehearsal.model, passed, "fp32", _CPU)
+            values["BN's averages after a pass"] = _averages(rehearsal.model)
             rates = []
             for iteration, rate, size in rehearsal.updates():
                 rates.append(f"iteration {iteration}: {rate:.9g}")
                 values[f"parameters after iteration {iteration}"] = (size,)
     exact["learning rate"] = tuple(rates)
+    exact["recipe"] = tuple(f"{key}: {format_value(value)}" for key, value in recipe.defining_values().items())
     return Facts((*of_net.exact, *exact.items()), (*of_net.values, *values.items()))
 
 
@@ -418,7 +435,8 @@ def facts_of(net: Net, recipe: Recipe) -> Facts:
     training = trained_as(net.canonical(), recipe.defining_values())
     if training not in _known:
         try:
-            _known[training] = training_facts(net, recipe)
+            with neutral():
+                _known[training] = training_facts(net, recipe)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
