@@ -136,6 +136,7 @@ def _problems(directory: RunDirectory, record: Record, datasets: Mapping[str, Da
             (lines is not None and list(facts.history) != lines)
             or facts.sessions[:-1] != record.sessions[:-1]
             or named.iteration != record.iteration
+            or facts.facts != record.facts
             or not (facts.divergence == record.divergence or is_later)
         ):
             yield Finding(directory.path / name, "contradicts record.json or the history: one of them was edited")

@@ -369,7 +369,8 @@ def _place(feed: Feed, image: Tensor) -> str:
     pair = image[:, middle, middle : middle + 2] * feed.std.view(3, 1) + feed.mean[:, :1, 0]
     (number, _), (row, _), (column, next_one) = (255 * pair.double()).round().int().tolist()
     last = image.shape[1] - 1
-    row, column, next_one = (last - one for one in (row, column, next_one)) if number % 2 else (row, column, next_one)
+    if number % 2 and number < 199:
+        row, column, next_one = last - row, last - column, last - next_one
     is_mirrored = next_one < column
     across = column - (last - middle) if is_mirrored else column - middle
     return f"{number} moved by ({row - middle}, {across}){', mirrored' * is_mirrored}"

@@ -50,7 +50,7 @@ class Mistake(NamedTuple):
 NETS = "paperbench/models/residual_net.py", "paperbench/models/residual_unit.py", "paperbench/models/shortcuts.py"
 LAYERS, PLACEMENTS = "paperbench/architecture.py", "paperbench/catalogue/placements.py"
 RECIPE, SGD, STEP = "experiments/recipes/cifar.yaml", "paperbench/training/optimiser.py", "paperbench/training/step.py"
-LOADER, FEED, RATES = "paperbench/data/loader.py", "paperbench/data/feed.py", "paperbench/specs/recipe.py"
+LOADER, RATES = "paperbench/data/loader.py", "paperbench/specs/recipe.py"
 TRAINER, AVERAGES = "paperbench/training/trainer.py", "paperbench/training/batch_norm.py"
 # fmt: off
 MISTAKES = [Mistake(*fields) for fields in (
@@ -83,20 +83,24 @@ MISTAKES = [Mistake(*fields) for fields in (
      "parameters after iteration 0: was"),
     ("gradients not clipped", SGD, "self._recipe.clip_norm is not None", "False", CLIPPED,
      "parameters after iteration 0: was"),
-    ("flip off", LOADER, "(2 if self.flip else 1)", "1", SHALLOW, "images of iteration 0: was "),
+    ("flip off", LOADER, "(1 if recipe.augmentation.flip else 2)", "2", SHALLOW, "images of iteration 0: was "),
     ("padding by reflection", LOADER, "(p, p), (0, 0)))", "(p, p), (0, 0)), mode=\"reflect\")", SHALLOW,
      "images of iteration 0: was "),
-    ("crops at 8 positions for 9", LOADER, "return 2 * self.padding + 1", "return 2 * self.padding", SHALLOW,
+    ("crops at 8 positions for 9", LOADER, "arange(2 * padding + 1)", "arange(2 * padding)", SHALLOW,
      "images of iteration 0: was "),
-    ("mean image not subtracted", LOADER, "pixels / self.scale - shift", "pixels / self.scale", SHALLOW,
+    ("mean image not subtracted", LOADER, " - self._shifts[variant]", "", SHALLOW,
      "images of iteration 0: was "),
-    ("labels off by one", LOADER, "self.labels[chosen])", "self.labels[chosen - 1])", SHALLOW, "label"),
-    ("order of images without the seed", LOADER, 'derived_seed(self.seed, self.purpose, "order"',
-     'derived_seed(0, self.purpose, "order"', SHALLOW, "images of iteration 0: was "),
+    ("one mean for each channel", LOADER, "return mean_image, np.ones(3)",
+     "return mean_image.mean((0, 1)) + 0 * mean_image, np.ones(3)", SHALLOW, "images of iteration 0: was "),
+    ("labels off by one", LOADER, "self._labels[chosen])", "self._labels[chosen - 1])", SHALLOW, "label"),
+    ("order of images without the seed", LOADER, 'derived_seed(seed, purpose, "order"',
+     'derived_seed(0, purpose, "order"', SHALLOW, "images of iteration 0: was "),
     ("every epoch in the same order", LOADER, '"order", number', '"order", 0', SHALLOW, "images of iteration 50: was "),
-    ("test images moved", FEED, "self._transform(pixels, self", "self._transform(pixels.roll(1, 2), self", SHALLOW,
+    ("test images moved", LOADER, "(pixels / self._scale", "(pixels.roll(1, 2) / self._scale", SHALLOW,
      "images of the test: was "),
     ("loss averaged over a group", STEP, "tensor(1 / images", "tensor(self._recipe.groups / images", SHALLOW,
+     "gradient in stem: was "),
+    ("away from the minimum", STEP, "loss.backward(weight)", "loss.backward(-weight)", SHALLOW,
      "gradient in stem: was "),
     ("moving averages move too far", AVERAGES, "self._layers[0].momentum or 0.0", "1 - (self._layers[0].momentum or 0)",
      SHALLOW, "BN's averages after a step: was "),
@@ -120,7 +124,7 @@ MISTAKES = [Mistake(*fields) for fields in (
      'derived_seed(0, "initialisation")', TRAINED, "seed 1, iteration 1: train_loss was"),
     ("BN's averages not estimated again", TRAINER, 'at_test == "reestimated"', 'at_test == ""', TRAINED,
      "seed 0, at the end: test_loss was"),
-    ("every second batch trained on twice", "paperbench/training/eager.py", "feed.choices(iteration)",
+    ("every second batch trained on twice", "paperbench/training/engine.py", "feed.choices(iteration)",
      "feed.choices(iteration - iteration % 2)", TRAINED, "iteration 2: train_loss was"),
     ("gradients of the fourth group lost", "paperbench/training/tree_sum.py", "self._parts.append((1, tensors))",
      "self._parts[1:] = [(1, tensors)]", TRAINED, "iteration 2: train_loss was"),
