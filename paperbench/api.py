@@ -670,6 +670,7 @@ def plan_runs(
     # torch from here on, once the names are right
     from paperbench.runs.disk_space import bytes_needed, check_disk_space
     from paperbench.runs.limits import Limits
+    from paperbench.runs.resume import other_fact
     from paperbench.runs.worker import remaining
     from paperbench.training.device import OTHER_MACHINES_GPU, choose_device
 
@@ -682,7 +683,15 @@ def plan_runs(
     seeds = selection.seeds or usual
     store = Store(results)
     to_do = remaining(runs, store, Limits(training.stop_at), training.incompatible)
-    warnings += _warnings_of_facts(runs, store, training)
+    begun = [(run, record) for run in runs if (record := store.readable_record(run.id))]
+    if unknown := [run.id for run, record in begun if not record.facts]:
+        warnings.append(
+            f"{listing(unknown)}: begun by an older version, which recorded no facts, so nothing shows whether today's "
+            "code would train the same."
+        )
+    if estimate_only:  # else each of these runs fails, for this reason
+        others = [(run, other) for run, record in begun if (other := other_fact(record, run))]
+        warnings += (f"{run.id} ({run.net_name}) was trained with other facts: {other}" for run, other in others)
     _check_streams(to_do, training, device)
     needed = bytes_needed([run for run, _ in to_do], store, start_anew=training.incompatible == "restart")
     try:
@@ -705,21 +714,6 @@ def plan_runs(
         device=device,
         warnings=tuple(warnings),
     )
-
-
-def _warnings_of_facts(runs: list[PlannedRun], store: Store, training: TrainingOptions) -> Iterator[str]:
-    """Yield what is known of the facts with which runs were trained, if that is not that they are today's."""
-    from paperbench.runs.resume import other_fact
-
-    begun = [(run, record) for run in runs if (record := store.readable_record(run.id))]
-    if unknown := [run.id for run, record in begun if not record.facts]:
-        yield (
-            f"{listing(unknown)}: begun by an older version, which recorded no facts, so nothing shows whether today's "
-            "code would train the same."
-        )
-    for run, record in begun if training.incompatible == "refuse" else ():
-        if other := other_fact(record, run):
-            yield f"{run.id} ({run.net_name}) was trained with other facts: {other}"
 
 
 def _check_streams(to_do: list[tuple[PlannedRun, int]], training: TrainingOptions, device: torch.device) -> None:

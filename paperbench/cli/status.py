@@ -78,7 +78,7 @@ def _show(args: argparse.Namespace, tables: list[Table]) -> int:
         f"{args.results} has no such runs. Train some: `paperbench run table2`."
     ]
     if any(run.state == "done" for one in statuses for run in one.runs):
-        blocks.append("Facts are not looked at: `paperbench plan TABLE` says which runs other code has trained.")
+        blocks.append("Facts are not looked at: `paperbench plan TABLE` says which runs have others.")
     if (args.results / "slurm").is_dir():  # where the logs of jobs are
         jobs = slurm_jobs(name_of_store(args.results))
         if jobs is None or jobs:
