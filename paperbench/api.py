@@ -534,7 +534,8 @@ class Plan:
             record, is_there = store.readable_record(run.id), store.directory(run.id).path.exists()
             status: str = record.status if record else "no record" if is_there else "not started"
             status = f"at {record.iteration:,}" if record and status == "partial" else status
-            status = "other facts" if status in ("finished", "diverged") and run.id in lacking else status
+            if status in ("finished", "diverged") and run.id in lacking and self.training.incompatible == "refuse":
+                status = "other facts"
             status = "unknown" if isinstance(run.dataset, MissingDataset) else status
             groups.setdefault((run.spec.digest, status), []).append(run)
         rows, (engine, *_) = [], engine_candidates(self.training.engine, self.device)

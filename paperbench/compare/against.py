@@ -69,8 +69,10 @@ class Changes:
         return 1 if "different" in outcomes else 3 if not outcomes or outcomes & {"underpowered", "missing"} else 0
 
 
-_OF_INTERVALS = {"train_loss", "train_error", "best_test_error"}
-"""What depends on how often a run logs and tests."""
+_ALWAYS_LEFT_OUT = {"seconds", "evaluation", "phase", "module"}
+"""Also what only older records say of a divergence."""
+_OF_INTERVALS = {"train_loss", "train_error", "best_test_error", "iteration", "learning_rate"}
+"""What depends on how often a run logs and tests: also when it is found to diverge."""
 
 ReadHistory = Callable[[str], Sequence[HistoryLine]]
 """Reads the history of a run, by its id."""
@@ -99,7 +101,7 @@ def find_changes(
             new, baseline = (group.counting(group.ended[:n]) for group in pair)
             sides = zip(groups, pair, strict=True)
             if any(one.conditions == chosen.conditions and one != chosen for its, chosen in sides for one in its):
-                outcome: _Found = ("underpowered", "one side has runs with different facts")
+                outcome: _Found = ("underpowered", "one side has runs with different or unknown facts")
             else:
                 exact = _bit_for_bit(pair, evidence, histories)
                 outcome = exact or _by_errors(cell, setting, pair, evidence, margin)
@@ -127,7 +129,7 @@ def _bit_for_bit(
 ) -> _Found | None:
     """Return the first difference of runs that must be equal, or that all runs are equal; else None.
 
-    If they log or test at other iterations, only tests at the same iterations are compared.
+    If they log or test at other iterations, only the tests that both have are compared.
     """
     equal = behind = 0
     for run in [run for run in pair[0].ids if run in pair[1].ids]:
@@ -137,10 +139,15 @@ def _bit_for_bit(
             continue
         now, then = ({line.iteration: line for line in read(run)} for read in histories)
         both = sorted(now.keys() & then.keys())
-        alone = [iteration for iteration in now.keys() ^ then.keys() if iteration < max(both, default=0)]
-        left_out = {"seconds", "evaluation"} | (_OF_INTERVALS if alone else set())
+        reached = min(max(lines, default=0) for lines in (now, then))
+        alone = [iteration for iteration in now.keys() ^ then.keys() if iteration <= reached]
+        left_out = _ALWAYS_LEFT_OUT
+        if alone or new.test_every != baseline.test_every:
+            left_out = left_out | _OF_INTERVALS
+            both = [k for k in both if None not in (then[k].test_error, now[k].test_error)]
         places = [(f"iteration {k:,}", _numbers(then[k], left_out), _numbers(now[k], left_out)) for k in both]
-        is_behind = "partial" in (new.status, baseline.status) and new.iteration != baseline.iteration
+        statuses = {new.status, baseline.status}
+        is_behind = "partial" in statuses and (len(statuses) == 2 or new.iteration != baseline.iteration)
         places += [] if is_behind else [("at the end", _end(baseline, left_out), _end(new, left_out))]
         for place, before, after in places:
             for change in differences(before, after):

@@ -177,7 +177,7 @@ class _Assessor:
         conditions = self._conditions()
         if conditions is None:
             return self._not_run()
-        groups = {key: next(g for g in found if g.conditions == conditions) for key, found in self._groups.items()}
+        groups = {key: self._group(found, conditions) for key, found in self._groups.items()}
         for key, group in groups.items():
             if len(self._runs(group, self._planned)) < self._planned:
                 return self._verdict("undecided", reason=self._missing_runs(key, group))
@@ -237,6 +237,13 @@ class _Assessor:
             return "training losses with different label smoothing are not comparable"
         return ""
 
+    def _group(self, found: Sequence[GroupFacts], conditions: Conditions) -> GroupFacts:
+        """Return the group of a net with these conditions; of those with different facts, the one with most runs."""
+        return max(
+            (group for group in found if group.conditions == conditions),
+            key=lambda group: len(self._runs(group, self._planned)),
+        )
+
     def _conditions(self) -> Conditions | None:
         """Return the conditions shared by all cells: preferably with all planned runs, then closest to the paper."""
         shared = set.intersection(*({group.conditions for group in found} for found in self._groups.values()))
@@ -244,7 +251,7 @@ class _Assessor:
             shared = {one for one in shared if one.data is not None and one.data.is_comparable}
 
         def rank(conditions: Conditions) -> tuple[object, ...]:
-            groups = [next(g for g in found if g.conditions == conditions) for found in self._groups.values()]
+            groups = [self._group(found, conditions) for found in self._groups.values()]
             incomplete = sum(len(self._runs(group, self._planned)) < self._planned for group in groups)
             return incomplete > 0, conditions.distance, incomplete
 

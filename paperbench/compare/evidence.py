@@ -136,7 +136,8 @@ class GroupFacts:
         return GroupFacts.of(self.conditions, runs, self.facts)
 
     def __repr__(self) -> str:
-        return f"<{count(len(self.runs), 'run')}: {str(self.conditions)[:80]}>"
+        facts = f", facts {self.facts}" if self.facts else ""
+        return f"<{count(len(self.runs), 'run')}: {str(self.conditions)[:80]}{facts}>"
 
     @property
     def ended(self) -> list[RunFacts]:

@@ -86,7 +86,7 @@ class ImageFeed:
 
     def __init__(self, dataset: ImageDataset, recipe: Recipe, seed: int, device: torch.device) -> None:
         self._recipe, self.device, self.share = recipe, device, WHOLE
-        self._images, *self._size, _ = dataset.x_train.shape
+        self._num_images, *self._size, _ = dataset.x_train.shape
         mean, std = input_values(dataset.x_train, recipe.input)
         self.mean = torch.from_numpy(mean.astype(np.float32)).permute(2, 0, 1)
         self.std = torch.from_numpy(std.astype(np.float32)).view(3, 1, 1)
@@ -102,7 +102,7 @@ class ImageFeed:
         self._offsets = self._variant_offsets().to(device)
         self._shifts = F.pad(self._shift, (0, 0, p, p, p, p)).view(-1, 3)[self._offsets]
         variants = len(self._offsets) // (1 if recipe.augmentation.flip else 2)
-        self._draw = draw = partial(draw_epoch, seed, self._images, variants)
+        self._draw = draw = partial(draw_epoch, seed, self._num_images, variants)
         self._epoch = lru_cache(2)(lambda *which: tuple(part.to(device) for part in draw(*which)))
 
     def _variant_offsets(self) -> Tensor:
@@ -122,9 +122,9 @@ class ImageFeed:
         """Return the choices of all processes for a batch of a random stream, counted from 0."""
         parts = [
             [part[first:last] for part in self._epoch(purpose, epoch)]
-            for epoch, first, last in parts_of_batch(number, batch_size, self._images)
+            for epoch, first, last in parts_of_batch(number, batch_size, self._num_images)
         ]
-        return tuple(map(torch.cat, zip(*parts, strict=True)))
+        return tuple(parts[0]) if len(parts) == 1 else tuple(map(torch.cat, zip(*parts, strict=True)))
 
     @property
     def _rows(self) -> slice:
@@ -141,7 +141,7 @@ class ImageFeed:
         Here they are int32 and int16: 49 MB for 64,000 x 128.
         """
         shape = (iterations, self._recipe.batch_size)
-        epochs = (self._draw("training", number) for number in range(-(-math.prod(shape) // self._images)))
+        epochs = (self._draw("training", number) for number in range(-(-math.prod(shape) // self._num_images)))
         parts = zip(*((order.int(), variant.short()) for order, variant in epochs), strict=True)
         whole = (torch.cat(part)[: math.prod(shape)].view(shape).to(self.device) for part in parts)
         return tuple(part[:, self._rows].contiguous() for part in whole)
@@ -168,7 +168,7 @@ class ImageFeed:
     def reestimation(self) -> Iterator[Tensor]:
         """Yield this process's BN groups of one pass of augmented training images, without an incomplete last one."""
         group = self._recipe.batch_norm.group
-        for number in range(self.share.rank, self._images // group, self.share.processes):
+        for number in range(self.share.rank, self._num_images // group, self.share.processes):
             yield self.make(self._whole_batch("batch-norm", number, group)).images
 
     def advice(self) -> None:

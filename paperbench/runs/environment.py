@@ -40,6 +40,11 @@ class Surroundings:
     def of(cls, device: torch.device) -> Surroundings:
         return cls(code_facts(), environment_facts(device))
 
+    def has_code_of(self, code: Code, environment: Environment) -> bool:
+        """Whether a session had the same code and libraries."""
+        pairs = ((vars(self.code) | vars(self.environment)), (vars(code) | vars(environment)))
+        return all(pairs[0][name] == pairs[1][name] for name in _EQUAL if name != "cuda")
+
     def have_equal_machines(self, processes: Processes) -> bool:
         """Whether processes have equal machines. Those with other code or packages than process 0 are an error."""
         first = from_json(Surroundings, processes.first_text(to_json(self)))

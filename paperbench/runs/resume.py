@@ -18,7 +18,7 @@ from paperbench.errors import Finding, RunError
 from paperbench.models import ResidualNet
 from paperbench.options import is_bit_equal
 from paperbench.runs.checkpoints import CheckpointFile, DamagedCheckpointError
-from paperbench.runs.environment import code_facts
+from paperbench.runs.environment import Surroundings
 from paperbench.runs.history import History, HistoryLine
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Divergence, Record, Session, major_version, make_up
@@ -183,8 +183,12 @@ def other_fact(found: Record | CheckpointFacts, run: PlannedRun) -> str:
     """Name the first fact of a run that is no longer as recorded, and what to do; "" if there is none.
 
     The code that trained last knew the facts, so they are found out only if today's is other code.
+
+    Raises:
+        RunError: The memory does not suffice to find them out.
     """
-    if found.facts is None or found.sessions[-1].code.source == code_facts().source:
+    last, today = found.sessions[-1], Surroundings.of(torch.device("cpu"))
+    if found.facts is None or today.has_code_of(last.code, last.environment):
         return ""
     other = difference(found.facts, facts_of(run.net, run.recipe))
     return other and f"{other}. Resume with the code that began the run, or restart it: {RESTART}."

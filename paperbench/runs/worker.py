@@ -28,10 +28,13 @@ from paperbench.typed import Line, Natural, from_json, to_json, typed
 
 def is_done(record: Record | None, run: PlannedRun, limits: Limits) -> bool:
     """Whether nothing is left to do for a run within the limits. One that was trained with other facts must restart."""
-    if record is None or other_fact(record, run):
+    if record is None:
         return False
-    last = limits.last_iteration(run.recipe.iterations)
-    return record.status != "partial" or (last < run.recipe.iterations and record.iteration >= last)
+    with suppress(RunError):  # without memory for its facts, it fails when it starts
+        if not other_fact(record, run):
+            last = limits.last_iteration(run.recipe.iterations)
+            return record.status != "partial" or (last < run.recipe.iterations and record.iteration >= last)
+    return False
 
 
 def remaining(
@@ -50,7 +53,9 @@ def remaining(
 def _usable_record(run: PlannedRun, store: Store, incompatible: Incompatible) -> Record | None:
     """Return a run's record, unless it cannot be read, or the run is to be restarted."""
     record = store.readable_record(run.id)
-    return None if record and _is_to_restart(record, run, incompatible) else record
+    with suppress(RunError):
+        return None if record and _is_to_restart(record, run, incompatible) else record
+    return None
 
 
 def _is_to_restart(record: Record, run: PlannedRun, incompatible: Incompatible) -> bool:

@@ -84,6 +84,24 @@ def test_smallest_change_of_any_number_of_a_run_is_named(data: st.DataObject) ->
     assert (found.nets[0].outcome, found.exit_status) == ("different", 1)
 
 
+def test_other_intervals_of_lines_and_tests_are_no_difference() -> None:
+    runs = records(TABLE2, PREACT, (6.1, 6.2, 6.15))
+    changed = [replace(line, train_loss=1.0) for line in HISTORY]  # a mean over other iterations
+    tested = [n for n, line in enumerate(HISTORY) if line.test_error is not None]
+    untested = [
+        replace(one, test_loss=None, test_error=None) if n in tested[::2] else one for n, one in enumerate(HISTORY)
+    ]
+    rarely = [replace(run, test_every=run.test_every * 2) for run in runs]
+    for lines, new in ((changed[1::2], runs), (untested, rarely), (HISTORY, rarely)):
+        other = side(new, {run.run: lines[: run.iteration // 100] for run in runs})
+        (net,) = find_changes(TABLE2.cells(), *zip(other, side(runs), strict=True), 1.0).nets
+        assert net.outcome == "identical", net.reason
+        bad = [one if one.test_error is None else replace(one, test_error=99.0) for one in lines]
+        worse = side(new, dict.fromkeys((run.run for run in runs), bad))
+        (net,) = find_changes(TABLE2.cells(), *zip(worse, side(runs), strict=True), 1.0).nets
+        assert (net.outcome, "test_error was" in net.reason) == ("different", True)
+
+
 ELSEWHERE = None
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from paperbench.data.dataset import ImageDataset
-from paperbench.runs import resume, session
+from paperbench.runs import environment, resume, session
 from paperbench.runs.environment import code_facts
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
@@ -369,7 +369,8 @@ def test_run_with_other_facts_is_neither_resumed_nor_finished(
     other = replace(run.recipe, batch_norm=replace(run.recipe.batch_norm, eps=1e-3))
     for module in (resume, session):
         monkeypatch.setattr(module, "facts_of", lambda net, _: facts_of(net, other))
-    monkeypatch.setattr(resume, "code_facts", lambda: replace(code_facts(), source="other code"))
+    other_code = replace(code_facts(), source="other code")
+    monkeypatch.setattr(environment, "code_facts", lambda: other_code)
     _, log = train(run, tmp_path)
     assert "stages.0.0.preactivation.bn: was eps 1e-05 and is eps 0.001. Resume" in log.failure
     assert directory.read_record().status == ("partial" if stop else "finished")
