@@ -47,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from paperbench.ambient import neutral
     from paperbench.files import write_named
-    from paperbench.runs.check import FactsFile, earlier_facts, subjects
-    from paperbench.specs.facts import difference
+    from paperbench.runs.check import earlier_facts, subjects
+    from paperbench.specs.facts import FactsFile, difference
     from paperbench.specs.table import find_spec_root
 
     root, settings = find_spec_root(args.tables), parse_settings(args.settings)

@@ -25,6 +25,7 @@ FORMATS = {
     "scaling": "bench.figures.ScalingReport",
     "comparison": "report.json_format.ComparisonDocument",
     "changes": "compare.against.Changes",
+    "facts": "specs.facts.FactsFile",
 }
 """The type of each file format, as a path below `paperbench`."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,48 +9,23 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import timm
 import torch
 
 from paperbench.catalogue import NETS
 from paperbench.errors import PaperbenchError, summarize_error
-from paperbench.files import format_read_error, read_at_most
 from paperbench.runs.named import find_run
 from paperbench.runs.planning import net_and_recipe
 from paperbench.runs.store import Store
 from paperbench.specs.experiment import NetReference
-from paperbench.specs.facts import Facts
+from paperbench.specs.facts import Facts, FactsFile
 from paperbench.specs.table import read_table, table_ids
 from paperbench.training.facts import facts_of, model_facts, trained_as
-from paperbench.typed import TypedError, from_json, to_json, typed
 
-_MAX_BYTES = 50_000_000
 _SIDE = 64
 """Side of the images for nets that take any size, unless theirs are smaller."""
-
-
-@typed
-class FactsFile:
-    """What `paperbench check --save` writes: facts by what they are of."""
-
-    schema: Literal[1]
-    facts: Mapping[str, Facts]
-
-    def to_bytes(self) -> bytes:
-        return (json.dumps(json.loads(to_json(self)), indent=1) + "\n").encode()
-
-    @classmethod
-    def read(cls, path: Path) -> FactsFile:
-        try:
-            return from_json(cls, read_at_most(path, _MAX_BYTES))
-        except OSError as error:
-            raise PaperbenchError(format_read_error(path, error, "Name a file or a results directory.")) from error
-        except TypedError as error:
-            raise PaperbenchError(
-                f"{path} is no file of facts: {error} `paperbench check --save` writes one."
-            ) from error
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import zip_longest
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from paperbench.typed import Line, Problem, typed
+from paperbench.errors import PaperbenchError
+from paperbench.files import format_read_error, read_at_most
+from paperbench.typed import Line, Problem, TypedError, from_json, to_json, typed
 
 TOLERANCE = 1e-6
 """Largest relative difference of equal values.
@@ -26,6 +29,7 @@ differ by less than a twentieth of it.
 INITIAL = "initial size of"
 """Begins the names of values that another version of torch may draw in another way."""
 _TOLERANCE_OF_INITIAL = 0.05
+_MAX_BYTES = 50_000_000
 _RANGE = re.compile(r"(.*\.)(\d{1,4})-(\d{1,4})")
 
 
@@ -55,6 +59,28 @@ class Facts:
 
     def __repr__(self) -> str:
         return f"<facts {self.hash}>"
+
+
+@typed
+class FactsFile:
+    """What `paperbench check --save` writes: facts by what they are of."""
+
+    schema: Literal[1]
+    facts: Mapping[str, Facts]
+
+    def to_bytes(self) -> bytes:
+        return (json.dumps(json.loads(to_json(self)), indent=1) + "\n").encode()
+
+    @classmethod
+    def read(cls, path: Path) -> FactsFile:
+        try:
+            return from_json(cls, read_at_most(path, _MAX_BYTES))
+        except OSError as error:
+            raise PaperbenchError(format_read_error(path, error, "Name a file or a results directory.")) from error
+        except TypedError as error:
+            raise PaperbenchError(
+                f"{path} is no file of facts: {error} `paperbench check --save` writes one."
+            ) from error
 
 
 def difference(before: Facts, now: Facts) -> str:
