@@ -60,6 +60,8 @@ def execute(args: argparse.Namespace) -> int:
     if is_of_runs:
         found = {name: one for name, one in found.items() if one.training}
     earlier = earlier_facts(args.against)
+    if is_of_runs and not any(map(earlier, found.values())):
+        raise PaperbenchError(f"{args.against} has no runs of these trainings with facts. Train some, or name a file.")
     facts: dict[str, Facts] = {}
     outcomes: Counter[str] = Counter()
     with neutral():
@@ -74,7 +76,5 @@ def execute(args: argparse.Namespace) -> int:
     if args.save:
         write_named(args.save, FactsFile(1, facts).to_bytes(), "--save FILE")
         print(f"Wrote {args.save}.")
-    if is_of_runs and not outcomes["equal"] + outcomes["different"]:
-        raise PaperbenchError(f"{args.against} has no runs of these trainings with facts. Train some, or name a file.")
     is_lacking = args.against and not is_of_runs and outcomes["not compared"]
     return 1 if outcomes["different"] or is_lacking else 0
