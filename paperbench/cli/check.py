@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import add_settings, add_shared, parse_settings
+from paperbench.cli.arguments import add_settings, add_shared, name_left_out, parse_settings
 from paperbench.errors import PaperbenchError
 from paperbench.options import positive_int
 
@@ -59,7 +59,7 @@ def execute(args: argparse.Namespace) -> int:
     is_of_runs = args.against and args.against.is_dir()
     if is_of_runs:
         found = {name: one for name, one in found.items() if one.training}
-    earlier = earlier_facts(args.against)
+    earlier = earlier_facts(args.against, name_left_out)
     if is_of_runs and not any(map(earlier, found.values())):
         raise PaperbenchError(f"{args.against} has no runs of these trainings with facts. Train some, or name a file.")
     facts: dict[str, Facts] = {}

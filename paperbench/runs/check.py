@@ -70,6 +70,8 @@ def subjects(
         raise PaperbenchError("--set is for nets. Omit it.")
     if (profile != "paper" or tuple(cells) != ("*",)) and not is_table:
         raise PaperbenchError("--profile and --cells are for tables. Omit them.")
+    if side and ":" not in what:
+        raise PaperbenchError("--size is for nets of other libraries. Omit it.")
     if is_table:
         yield from _of_table(what, root, profile, cells)
     elif is_net:
@@ -107,11 +109,14 @@ def _of_table(
             yield Subject(f"{reference}, {by}", str(reference), partial(facts_of, net, recipe), training)
 
 
-def earlier_facts(path: Path | None) -> Callable[[Subject], Mapping[str, Facts]]:
+def earlier_facts(
+    path: Path | None, name_left_out: Callable[[Sequence[str]], None]
+) -> Callable[[Subject], Mapping[str, Facts]]:
     """Return what gives the facts to compare a subject's with, by where they are from.
 
     Args:
         path: A file of facts; or a results directory; None for those that a run recorded.
+        name_left_out: Called with a sentence for each record that cannot be read.
     """
     if path is None:
         return lambda one: {"its record": one.recorded} if one.recorded else {}
@@ -119,7 +124,9 @@ def earlier_facts(path: Path | None) -> Callable[[Subject], Mapping[str, Facts]]
         facts = FactsFile.read(path).facts
         return lambda one: {str(path): facts[one.name]} if one.name in facts else {}
     runs: dict[str, dict[str, Facts]] = defaultdict(dict)
-    for record in Store.existing(path).records()[0]:
+    records, complaints = Store.existing(path).records()
+    name_left_out(complaints)
+    for record in records:
         if record.facts:
             runs[trained_as(record.spec.net, record.spec.recipe)][f"run {record.run}"] = record.facts
     return lambda one: runs.get(one.training, {})
