@@ -47,6 +47,7 @@ from paperbench.runs.external import ExternalResult, read_externals
 from paperbench.runs.record import Record
 from paperbench.runs.store import Store
 from paperbench.specs.cell import Cell
+from paperbench.specs.experiment import bare_name
 from paperbench.specs.table import Table, find_spec_root, read_table, table_ids
 
 if TYPE_CHECKING:
@@ -292,7 +293,7 @@ class PublishedTable:
             other_tables=self._others,
         )
         models = {setting.reference.name for cell in chosen for setting in cell.settings}
-        of_these_nets = {r.spec.profile for r in results.records if re.split(r"[.(]", r.net)[0] in models}
+        of_these_nets = {r.spec.profile for r in results.records if bare_name(r.net) in models}
         others = sorted((of_these_nets & set(self.table.profiles.profiles)) - {profile})
         return JudgedTable(comparison, results.store, results.complaints, others)
 
@@ -503,8 +504,7 @@ class Plan:
             )
         for run, _ in self.remaining:
             if problem := refusal(number, run.net, run.recipe, run.dataset.num_train):
-                rest = " Choose the other rows with `--cells`, and train this one apart." * run.net.has_dropout
-                raise PaperbenchError(f"{run.net_name}: {problem}{rest}")
+                raise PaperbenchError(f"{run.net_name}: {problem}")
 
     @neutral()
     def cost(

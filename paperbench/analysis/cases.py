@@ -29,11 +29,13 @@ from paperbench.analysis.record import (
     write_analysis,
 )
 from paperbench.analysis.walk import Measurements, Subject, measure
-from paperbench.catalogue import DATASETS, FAMILIES, NETS, Net
+from paperbench.catalogue import DATASETS, FAMILIES, NETS, AnyNet
 from paperbench.data.dataset import Dataset
 from paperbench.data.sources import data_directory, load_dataset
 from paperbench.errors import PaperbenchError, listing, nearest
 from paperbench.files import MAX_TENSOR_FILE_BYTES, read_at_most
+from paperbench.models import ResidualNet
+from paperbench.models.building import residual
 from paperbench.options import AnalysisOptions, Measure
 from paperbench.runs.environment import code_facts, environment_facts
 from paperbench.runs.hashed import SCHEMA
@@ -46,7 +48,7 @@ from paperbench.runs.store import RunDirectory, Store
 from paperbench.seeds import derived_seed
 from paperbench.specs.recipe import Recipe
 from paperbench.specs.run_spec import canonical_json
-from paperbench.specs.table import Table, find_spec_root, read_table
+from paperbench.specs.table import Table, find_spec_root, know_functions, read_table
 from paperbench.specs.table_files import read_named, table_ids
 from paperbench.training.device import choose_device
 from paperbench.training.foreign import load_state, read_state
@@ -79,7 +81,7 @@ class Case:
     """
 
     reference: str
-    net: Net
+    net: AnyNet
     recipe: Recipe
     dataset: Dataset
     seed: int
@@ -168,6 +170,7 @@ def analyses_of(
     on = choose_device(device, announce)
     if run is not None:
         refuse_all_but(by="A run")
+        know_functions(specs)
         found = find_run(str(run), store)
         cases = [of_run(*found, images_of(*found, where))]
     elif weights is not None:
@@ -273,6 +276,8 @@ def subject_of(case: Case, conditions: AnalysisOptions, device: torch.device) ->
     if conditions.initialisation == "orthogonal":
         recipe = replace(recipe, initialisation="orthogonal")
     with closing(Trainer(case.net, recipe, case.dataset, case.seed, "fp32", device)) as trainer:
+        if not isinstance(trainer.model, ResidualNet) or not residual(case.net):
+            raise PaperbenchError(f"{case.reference} has no residual units of paperbench, which analyses go through.")
         if case.state is not None:
             load_state(trainer.model, case.state, Path(case.reference))
         if conditions.batch_norm == "batch":
@@ -284,7 +289,7 @@ def subject_of(case: Case, conditions: AnalysisOptions, device: torch.device) ->
         if len(batch.images) < spec.images:  # the last batch of an epoch
             raise PaperbenchError(f"The batch has only {len(batch.images)} images; lower --images.")
         images = batch.images[: spec.images]
-        own, family = images.shape[-1], FAMILIES[case.net.family]
+        own, family = images.shape[-1], FAMILIES[trainer.model.net.family]
         if spec.size is not None and not (family.takes(spec.size) and spec.size < own):
             least = family.least_size
             raise PaperbenchError(f"Images of {own} pixels can be made smaller, down to {least} for this net (--size).")

@@ -12,7 +12,6 @@ from itertools import product
 
 import torch
 
-from paperbench.architecture import macs
 from paperbench.bench.loader import sample_images, sample_photographs, stream_seconds
 from paperbench.bench.setup import TrainerLoop, random_images
 from paperbench.bench.timing import Rounds, stopwatch
@@ -21,6 +20,7 @@ from paperbench.data.dataset import Dataset
 from paperbench.data.imagenet.batches import TrainingCrops
 from paperbench.data.imagenet.index import ImageFiles, PhotoDataset
 from paperbench.errors import PaperbenchError, count, duration, listing
+from paperbench.models.building import macs
 from paperbench.processors import processors
 from paperbench.runs.planning import PlannedRun
 from paperbench.specs.recipe import ChannelValues, Recipe

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Annotated, Any, Literal, get_type_hints
+from dataclasses import fields, replace
+from typing import Annotated, Any, ClassVar, Literal, get_type_hints
 
 from pydantic import Field
 
@@ -61,6 +61,8 @@ class Net:
     transition_shortcut: Literal["activated", "raw"] = "activated"
     residual_dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
 
+    is_at_hand: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         shortcut_keys = ("shortcut_option", *(key for shortcut in SHORTCUTS.values() for key in shortcut.defaults))
         family = FAMILIES[self.family]
@@ -91,7 +93,8 @@ class Net:
         return SHORTCUTS[self.shortcut].draws or bool(self.residual_dropout)
 
 
-_TYPES = {key: kind for key, kind in get_type_hints(Net, include_extras=True).items() if key != "family"}
+_HINTS = get_type_hints(Net, include_extras=True)
+_TYPES = {field.name: _HINTS[field.name] for field in fields(Net)[1:]}  # all but the family
 
 ARGUMENTS: tuple[str, ...] = tuple(_TYPES)
 """Keyword arguments of `resolve`, and so of `timm.create_model`."""

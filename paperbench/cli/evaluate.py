@@ -74,10 +74,12 @@ def execute(args: argparse.Namespace) -> int:
         raise PaperbenchError("--seed, --source and --setting need --record TABLE CELL.")
     from paperbench.runs.evaluate import prepare
     from paperbench.specs.recipe import Evaluation
+    from paperbench.specs.table import know_functions
     from paperbench.typed import from_json, to_json
 
     crop = from_json(Evaluation, to_json({"crop": args.crop, "scale": args.scale})) if args.crop else None
     options = {name: vars(args)[name] for name in OPTIONS}
+    know_functions(args.tables)
     return print_test(args, prepare(args.net, crop=crop, warn=lambda text: print(text, file=sys.stderr), **options))
 
 

@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "0.1 %% of the test images",
     )
     add_shared(parser, "--data", "--device", default=None)
+    add_shared(parser, "--tables")
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -51,6 +52,7 @@ def execute(args: argparse.Namespace) -> int:
     from paperbench.runs.external import read_externals
     from paperbench.runs.store import Store
     from paperbench.runs.verify import verify
+    from paperbench.specs.table import know_functions
 
     if args.results and args.positional:
         raise PaperbenchError(f"Name one results directory: {args.positional} or {args.results}.")
@@ -59,6 +61,7 @@ def execute(args: argparse.Namespace) -> int:
             raise PaperbenchError(f"{option} needs --rerun. Add --rerun, or omit {option}.")
     results = args.results or args.positional or Selection.results
     store = Store.existing(results)
+    know_functions(args.tables)
     if not any((results / name).is_dir() for name in ("runs", "external", "analysis")):
         raise PaperbenchError(
             f"{results} has neither runs/, external/ nor analysis/. Name a results directory (`--results DIR`)."

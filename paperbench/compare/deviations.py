@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from paperbench.catalogue import DATASETS, Net
+from paperbench.catalogue import DATASETS, AnyNet, OwnNet
 from paperbench.compare.verdicts import CellFacts
 from paperbench.runs.record import DataFacts, Record
 from paperbench.specs.cell import Cell
@@ -96,8 +96,10 @@ _UNSPECIFIED_IN_NETS = {
 }
 
 
-def _of_net(net: Net) -> Iterable[_Difference]:
+def _of_net(net: AnyNet) -> Iterable[_Difference]:
     """Yield our choices about a net that the paper does not specify, and dropout that its nets do not have."""
+    if isinstance(net, OwnNet):
+        return
     for name, title in _UNSPECIFIED_IN_NETS.items():
         value = getattr(net, name)
         if value is not None and (name != "stride_in" or "bottleneck" in net.family):

@@ -23,7 +23,7 @@ from paperbench.options import Selection, TrainingOptions, command
 from paperbench.runs.external import ExternalResult
 from paperbench.runs.record import DataFacts, Record, Status
 from paperbench.specs.cell import Cell
-from paperbench.specs.experiment import Setting
+from paperbench.specs.experiment import Setting, bare_name
 from paperbench.specs.facts import Facts, difference
 from paperbench.specs.run_spec import Precision, canonical_json
 from paperbench.specs.table import Table
@@ -369,7 +369,7 @@ class Evidence:
     def _of_same_net(self, record: Record) -> list[_Experiment]:
         """Return the experiments with a record's model name or, if the model has been renamed, with its net."""
         experiments, net = self._experiments.values(), canonical_json(record.spec.net)
-        same_model = [e for e in experiments if _model(e.name) == _model(record.net)]
+        same_model = [e for e in experiments if bare_name(e.name) == bare_name(record.net)]
         return same_model or [e for e in experiments if canonical_json(e.trained_as["net"]) == net]
 
     def _explain_unused_externals(self) -> None:
@@ -416,11 +416,6 @@ def _experiments(table: Table, profile_name: str) -> Iterator[_Experiment]:
         for setting in cell.settings:
             trained_as = {"net": cell.net_in(profile, setting).canonical(), "recipe": recipes[cell.recipe]}
             yield _Experiment(cell.id, setting.label, str(cell.reference_in(profile, setting)), trained_as)
-
-
-def _model(name: str) -> str:
-    """Return a net's name without tag and arguments."""
-    return name.partition("(")[0].partition(".")[0]
 
 
 def _trained_as(record: Record) -> dict[str, Any]:

@@ -309,7 +309,7 @@ def _trained_depth(comparison: Comparison, curves: Sequence[Curve]) -> str:
     """Return " at depth N" where these nets have another depth than the paper's."""
     profile = comparison.table.profiles.named(comparison.profile)
     depths = {curve.cell.net_in(profile).depth for curve in curves}
-    return f" at depth {listing([str(depth) for depth in sorted(depths)])}" if profile.depth else ""
+    return f" at depth {listing([str(depth) for depth in sorted(filter(None, depths))])}" if profile.depth else ""
 
 
 def _distinct(items: Iterable[T], curves: Callable[[T], Sequence[Curve]]) -> list[T]:

@@ -48,9 +48,10 @@ def points_of(comparison: Comparison) -> list[DepthPoint]:
         raise PaperbenchError(f"Profile {comparison.profile} sets the depth of all nets. Choose another (`--profile`).")
     cells = [(table.cell(one.id), one.nets) for one in comparison.cells]
     nets = [
-        (cell, ours, cell.net_in(profile, setting))
+        (cell, ours, net)
         for cell, of_cell in cells
         for setting, ours in zip(cell.settings, of_cell, strict=True)
+        if isinstance(net := cell.net_in(profile, setting), Net)
     ]
     has_kinds = len({FAMILIES[net.family].unit for *_, net in nets}) > 1
     panels: _Panels = defaultdict(list)

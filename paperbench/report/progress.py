@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TextIO
 
 from paperbench.architecture import macs
+from paperbench.catalogue import Net
 from paperbench.errors import count, duration
 from paperbench.runs.history import HistoryLine
 from paperbench.runs.observer import Observer
@@ -225,8 +226,8 @@ def _final_work(run: PlannedRun, test_seconds: float | None) -> tuple[str, float
         images.append((dataset.num_train, run.side))
     if test_seconds is None:
         return what, None
-    last_test = dataset.num_test * macs(run.net, sizes[0])
-    return what, test_seconds * sum(n * macs(run.net, size) for n, size in images) / last_test
+    costs = [n * (macs(run.net, size) if isinstance(run.net, Net) else size**2) for n, size in [images[0], *images]]
+    return what, test_seconds * sum(costs[1:]) / costs[0]
 
 
 def _clock(seconds: float) -> str:

@@ -556,7 +556,7 @@ def _trained_depth(comparison: Comparison, column: Column) -> str:
     compared = [comparison.table.cell(one.id) for one in comparison.cells]
     cells = [cell for cell in compared if cell.column.id == column.id]
     depths = {cell.net_in(profile).depth for cell in cells}
-    return f" at depth {depths.pop()}" if profile.depth and len(depths) == 1 else ""
+    return f" at depth {depths.pop()}" if profile.depth and len(depths) == 1 and None not in depths else ""
 
 
 def _result(comparison: Comparison) -> Iterator[str]:

@@ -14,14 +14,14 @@ from typing import Any
 import timm
 import torch
 
-from paperbench.catalogue import NETS
+from paperbench.catalogue import NETS, Net
 from paperbench.errors import PaperbenchError, summarize_error
 from paperbench.runs.named import find_run
 from paperbench.runs.planning import net_and_recipe
 from paperbench.runs.store import Store
 from paperbench.specs.experiment import NetReference
 from paperbench.specs.facts import Facts, FactsFile
-from paperbench.specs.table import read_table, table_ids
+from paperbench.specs.table import know_functions, read_table, table_ids
 from paperbench.training.facts import facts_of, model_facts, trained_as
 
 _SIDE = 64
@@ -83,6 +83,7 @@ def subjects(
         name = what + (f"({', '.join(f'{key}={value}' for key, value in settings.items())})" if settings else "")
         yield Subject(name, name, partial(_of_library, what, settings, side))
     else:
+        know_functions(root)
         _, record = find_run(what, Store(results), " Name a table, a net, a run, timm:NAME or MODULE:FUNCTION.")
         find = partial(facts_of, *net_and_recipe(record.spec, record.evaluations))
         training = trained_as(record.spec.net, record.spec.recipe)
@@ -105,7 +106,8 @@ def _of_table(
         for setting in cell.settings:
             reference, net = cell.reference_in(profile, setting), cell.net_in(profile, setting)
             training = trained_as(net.canonical(), recipe.defining_values())
-            yield _as_made(reference)
+            if isinstance(net, Net):
+                yield _as_made(reference)
             yield Subject(f"{reference}, {by}", str(reference), partial(facts_of, net, recipe), training)
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from paperbench.catalogue import Net
+from torch import Tensor
+
+from paperbench.catalogue import AnyNet
 from paperbench.errors import PaperbenchError
+from paperbench.models.building import layout
 from paperbench.runs.planning import PlannedRun
-from paperbench.runs.resume import tensors_of
 from paperbench.runs.store import Store
 
 _BYTES_PER_TENSOR = 160
@@ -61,10 +63,13 @@ def run_files(run: PlannedRun) -> tuple[int, int]:
 
 
 @cache
-def _sizes(net: Net) -> tuple[int, int]:
+def _sizes(net: AnyNet) -> tuple[int, int]:
     """Return the file sizes in bytes of a net's weights (parameters, BN averages) and of its momentum."""
-    sizes = {name: tensor.nbytes + _BYTES_PER_TENSOR for name, tensor in tensors_of(net).items()}
-    return sum(sizes.values()), sum(size for name, size in sizes.items() if name.endswith((".weight", ".bias")))
+    return _size(layout(net).state_dict().values()), _size(layout(net).parameters())
+
+
+def _size(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.nbytes + _BYTES_PER_TENSOR for tensor in tensors)
 
 
 def format_bytes(size: int) -> str:

@@ -168,9 +168,10 @@ def _choose(table: Table, found: Diagnosis) -> None:
     device, paper, own = found.device or CPU, table.profiles.named("paper"), table.experiment.precision
     precision = choose_precision(own, device)
     trainings = [
-        (cell.net_in(paper, setting), table.recipe_in(paper, cell.recipe))
+        (net, table.recipe_in(paper, cell.recipe))
         for cell in table.cells()
         for setting in cell.settings
+        if isinstance(net := cell.net_in(paper, setting), Net)
     ]
     net, recipe = max(trainings, key=lambda training: _activations(training[0]))
     ways = ways_to_train(net, recipe, precision, None, engine_candidates("auto", device), WHOLE)

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from paperbench.catalogue import DATASETS, Net, resolve
+from paperbench.catalogue import DATASETS, AnyNet, resolve
 from paperbench.data.dataset import ImageDataset, Pixels
 from paperbench.data.imagenet.batches import CentralCrops
 from paperbench.data.imagenet.draws import Words
@@ -58,7 +58,7 @@ class Candidate:
 
     name: str
     inputs: str
-    net: Net | None
+    net: AnyNet | None
     dataset: Images
     device: torch.device
     precision: str

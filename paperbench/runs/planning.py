@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from paperbench.catalogue import DATASETS, Net
+from paperbench.catalogue import DATASETS, AnyNet, Net, OwnNet
 from paperbench.data.dataset import Dataset
 from paperbench.specs.cell import Cell
 from paperbench.specs.experiment import NetReference
@@ -22,13 +22,13 @@ class PlannedRun:
     """One training with one seed.
 
     Attributes:
-        reference: The model name and arguments for timm.
+        reference: The model name and arguments for timm, or a function.
         cells: Ids of the cells that use this run.
     """
 
     spec: RunSpec
     seed: int
-    net: Net
+    net: AnyNet
     reference: NetReference
     recipe: Recipe
     dataset: Dataset
@@ -92,18 +92,19 @@ def planned_runs(
     return list(runs.values())
 
 
-def run_spec(net: Net, recipe: Recipe, fingerprint: str, profile_name: str, precision: Precision) -> RunSpec:
+def run_spec(net: AnyNet, recipe: Recipe, fingerprint: str, profile_name: str, precision: Precision) -> RunSpec:
     """Return the spec that identifies a training."""
     return RunSpec(net.canonical(), recipe.defining_values(), fingerprint, profile_name, precision)
 
 
-def net_and_recipe(spec: RunSpec, evaluations: Sequence[Evaluation]) -> tuple[Net, Recipe]:
+def net_and_recipe(spec: RunSpec, evaluations: Sequence[Evaluation]) -> tuple[AnyNet, Recipe]:
     """Rebuild the net and the recipe from a spec, with placeholders for values that do not affect training.
 
     Args:
         evaluations: The record's.
     """
-    net = from_json(Net, json.dumps(spec.net))
+    kind: type[AnyNet] = OwnNet if "function" in spec.net else Net
+    net = from_json(kind, json.dumps(spec.net))
     placeholders = {
         "schema": 1,
         "recipe": "of a record",

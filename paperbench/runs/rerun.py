@@ -12,10 +12,11 @@ from pathlib import Path
 
 import torch
 
-from paperbench.catalogue import DATASETS, Net
+from paperbench.catalogue import DATASETS, AnyNet
 from paperbench.data.dataset import Dataset
 from paperbench.errors import RunError, count
 from paperbench.files import MAX_TENSOR_FILE_BYTES, format_read_error, read_at_most
+from paperbench.models.building import draws_noise
 from paperbench.options import is_bit_equal
 from paperbench.processors import processors
 from paperbench.runs.checkpoints import CheckpointFile
@@ -201,7 +202,7 @@ def retest(record: Record, directory: RunDirectory, dataset: Dataset, device: to
         return []
     tested = {"its saved net": evaluate_saved_net(record, saved, dataset, device)}
     net, recipe = _net_and_recipe(record, dataset)
-    is_averaged = recipe.batch_norm.at_test == "reestimated" and not net.has_dropout
+    is_averaged = recipe.batch_norm.at_test == "reestimated" and not draws_noise(net)
     is_ours = record.sessions[-1].code.numerics == NUMERICS_VERSION
     if saved is file and is_averaged and is_ours and dataset.num_train <= MAX_IMAGES:
         averaged = evaluate_saved_net(record, saved, dataset, device, average=True)
@@ -280,7 +281,7 @@ def testing_precision(trained: str, device: torch.device) -> str:
     return "fp32" if (trained, device.type) == ("tf32", "cpu") else trained
 
 
-def _net_and_recipe(record: Record, dataset: Dataset) -> tuple[Net, Recipe]:
+def _net_and_recipe(record: Record, dataset: Dataset) -> tuple[AnyNet, Recipe]:
     net, recipe = net_and_recipe(record.spec, record.evaluations)
     if (net.num_classes, net.in_chans) != (DATASETS[dataset.key].num_classes, 3):
         raise DisprovedError(f"{record.run} has a net for other images or classes than those of {dataset.name}.")

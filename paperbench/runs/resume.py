@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,9 +12,9 @@ import torch
 from pydantic import FailFast, Field
 from torch import Tensor
 
-from paperbench.catalogue import Net
+from paperbench.catalogue import AnyNet, Net
 from paperbench.errors import Finding, RunError
-from paperbench.models import ResidualNet
+from paperbench.models.building import layout
 from paperbench.options import is_bit_equal
 from paperbench.runs.checkpoints import CheckpointFile, DamagedCheckpointError
 from paperbench.runs.environment import Surroundings
@@ -109,7 +108,7 @@ class Checkpoint:
 
     @classmethod
     def load(
-        cls, file: CheckpointFile, run_id: str, recipe: Recipe | None, images: int | None, net: Net | None = None
+        cls, file: CheckpointFile, run_id: str, recipe: Recipe | None, images: int | None, net: AnyNet | None = None
     ) -> Checkpoint:
         """Read a checkpoint file, and check that the run can have saved it.
 
@@ -134,19 +133,12 @@ class Checkpoint:
                 wrong = "contradicts itself: its training loss does not begin at its last history line"
         if net and not wrong:
             try:
-                check_fit(checkpoint.net, tensors_of(net))
+                check_fit(checkpoint.net, layout(net).state_dict())
             except ValueError as error:
                 wrong = f"does not hold the net of the record: {error}"
         if wrong:
             raise CheckpointError(file.path, wrong, f"Restore it, {_DELETE}")
         return checkpoint
-
-
-@cache
-def tensors_of(net: Net) -> Mapping[str, Tensor]:
-    """Return the tensors of a net without values."""
-    with torch.device("meta"):
-        return ResidualNet(net).state_dict()
 
 
 def newest_checkpoint(run: PlannedRun, directory: RunDirectory, warn: Callable[[str], None]) -> Checkpoint | None:
@@ -182,13 +174,15 @@ def newest_checkpoint(run: PlannedRun, directory: RunDirectory, warn: Callable[[
 def other_fact(found: Record | CheckpointFacts, run: PlannedRun) -> str:
     """Name the first fact of a run that is no longer as recorded, and what to do; "" if there is none.
 
-    The code that trained last knew the facts, so they are found out only if today's is other code.
+    The code that trained last knew the facts, so they are found out only if today's is other code, or the net is of
+    code of the user's, which may import more.
 
     Raises:
         RunError: The memory does not suffice to find them out.
     """
     last, today = found.sessions[-1], Surroundings.of(torch.device("cpu"))
-    if found.facts is None or today.has_code_of(last.code, last.environment):
+    is_known = isinstance(run.net, Net) and today.has_code_of(last.code, last.environment)
+    if found.facts is None or is_known:
         return ""
     other = difference(found.facts, facts_of(run.net, run.recipe))
     return other and f"{other}. Resume with the code that began the run, or restart it: {RESTART}."

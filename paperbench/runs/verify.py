@@ -6,12 +6,13 @@ import math
 import os
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from paperbench.catalogue import DATASETS, Net
+from paperbench.catalogue import DATASETS, AnyNet, OwnNet
 from paperbench.data.dataset import Dataset
 from paperbench.errors import Finding, PaperbenchError, listing
 from paperbench.files import DAMAGED, MAX_TENSOR_FILE_BYTES, is_leftover, read_at_most
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _ATTEMPTS = 5
 _MAX_PROBLEMS = 50
+_AVERAGES = ("running_mean", "running_var", "num_batches_tracked")
 SIZES = {
     info.num_classes: (info.train_images, info.test_images)
     for info in (DATASETS[key] for key in ("cifar10", "cifar100", "imagenet"))
@@ -108,8 +110,19 @@ def _verify_run(directory: RunDirectory, datasets: Mapping[str, Dataset]) -> Ver
         remarks.append(Finding(record.run, what))
     problems = [*islice(_problems(directory, record, datasets), _MAX_PROBLEMS + 1)]
     problems[_MAX_PROBLEMS:] = [Finding(directory.path, "has more problems") for _ in problems[_MAX_PROBLEMS:]]
+    if function := _code_elsewhere(record):
+        what = f"holds a net of {function}. Its tensors were not compared with that net"
+        remarks.append(Finding(directory.path, what, "Name the directory of its table with --tables."))
     rests_on_record = record.status != "partial" and not directory.has_weights_or_checkpoint(record)
     return VerifiedRun(record.status, problems, remarks, record, rests_on_record)
+
+
+def _code_elsewhere(record: Record) -> str:
+    """Return the function that makes a run's net, if no table here names it; else nothing."""
+    with suppress(PaperbenchError):
+        net, _ = net_and_recipe(record.spec, record.evaluations)
+        return net.function if isinstance(net, OwnNet) and not net.is_at_hand else ""
+    return ""
 
 
 def _problems(directory: RunDirectory, record: Record, datasets: Mapping[str, Dataset]) -> Iterator[Finding]:
@@ -202,7 +215,7 @@ def _in_checkpoints(
     name: str = "",
     recipe: Recipe | None = None,
     images: int | None = None,
-    net: Net | None = None,
+    net: AnyNet | None = None,
 ) -> Generator[Finding, None, Checkpoint | None]:
     """Yield what is wrong with each checkpoint; return the one of this name, if it can be used."""
     named = None
@@ -210,7 +223,8 @@ def _in_checkpoints(
         from paperbench.runs.resume import Checkpoint  # imports torch; most published results have no checkpoints
 
         try:
-            checkpoint = Checkpoint.load(file, directory.path.name, recipe, images, net)
+            like = net if net and net.is_at_hand else None
+            checkpoint = Checkpoint.load(file, directory.path.name, recipe, images, like)
             named = checkpoint if file.path.name == name else named
         except MemoryError:
             yield Finding(file.path, "does not fit into the memory")
@@ -220,10 +234,10 @@ def _in_checkpoints(
 
 
 def _in_weights(
-    directory: RunDirectory, record: Record, result: Result, net: Net, checkpoint: Checkpoint | None
+    directory: RunDirectory, record: Record, result: Result, net: AnyNet, checkpoint: Checkpoint | None
 ) -> Iterator[Finding]:
     """Yield what is wrong with the weights of a finished run."""
-    from paperbench.runs.resume import tensors_of
+    from paperbench.models.building import layout
 
     file, rewrite = directory.weights_file, "move record.json away, `paperbench run` rewrites both from the checkpoint."
     remedy = f"Restore or delete it; if you also {rewrite}"
@@ -233,7 +247,8 @@ def _in_weights(
             yield Finding(file, "was edited or damaged: it is not the net that was tested", remedy)
             return
         tensors, metadata = read_tensor_file(data)
-        check_fit(tensors, tensors_of(net))
+        if net.is_at_hand:
+            check_fit(tensors, layout(net).state_dict())
     except OSError as error:
         yield Finding.unreadable(file, error, remedy)
     except MemoryError:
@@ -245,7 +260,7 @@ def _in_weights(
         if edited := [key for key, text in expected.items() if metadata.get(key) != text]:
             yield Finding(file, f"and record.json contradict each other ({listing(edited)}): one was edited")
         others = checkpoint.net if checkpoint else {}  # the averages of BN are made anew after it
-        parameters = sorted(name for name in others if name.endswith((".weight", ".bias")))
+        parameters = sorted(name for name in others if not name.endswith(_AVERAGES))
         if changed := [name for name in parameters if not others[name].equal(tensors[name])]:
             what = f"and {record.files.checkpoint} hold different nets ({listing(changed)}): one was swapped"
             yield Finding(file, what)

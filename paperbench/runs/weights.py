@@ -1,6 +1,7 @@
 """The trained net of a run as a safetensors file that timm loads: parameters and BN statistics.
 
-The metadata are strings: `architecture` and `tag` (joined by a dot, the name that timm knows) and `arguments` (JSON);
+The metadata are strings: `architecture` and `tag` (joined by a dot, the name that timm knows; or a function, which
+makes the net, and nothing) and `arguments` (JSON);
 `mean` and `std` (JSON, channels first): the net's input is (pixels - mean) / std for pixels in [0, 1], but for
 photographs whose recipe subtracts a mean image, `mean` is that image's mean; `data`, `data_fingerprint`, `precision`,
 `run`, `seed` and `paperbench`; and `result`, the record's result as JSON.
@@ -13,7 +14,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import paperbench
-from paperbench.catalogue import tags
+from paperbench.catalogue import Net, tags
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Result
 from paperbench.specs.run_spec import RunSpec
@@ -36,7 +37,7 @@ def weights_bytes(run: PlannedRun, trainer: Trainer, result: Result) -> bytes:
         "format": "pt",
         "paperbench": paperbench.__version__,
         "architecture": architecture,
-        "tag": dataset if dataset in tags(architecture) else "",
+        "tag": dataset if isinstance(run.net, Net) and dataset in tags(architecture) else "",
         "arguments": json.dumps(dict(run.reference.kwargs)),
         "mean": json.dumps(_shortest_decimals(trainer.feed.mean)),
         "std": json.dumps(_shortest_decimals(trainer.feed.std)),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from paperbench.catalogue import DATASETS, NETS, Net, resolve, tags
+from paperbench.catalogue import DATASETS, NETS, AnyNet, is_function, own_net, resolve, tags
 from paperbench.specs.expected import Defaults, ExpectedCell
 from paperbench.specs.experiment import Column, NetReference, Row, Setting
 from paperbench.specs.profile import Profile
@@ -20,6 +21,7 @@ class Cell:
         home: "table/row/column" of the cell that prints the result.
         dataset: Key of the data set that its nets train on.
         recipe: Name of its recipe.
+        root: Directory from which files with nets are named.
     """
 
     row: Row
@@ -29,6 +31,7 @@ class Cell:
     home: str
     dataset: str
     recipe: str
+    root: Path
 
     def __repr__(self) -> str:
         return f"<{self.id}: published {self.expected.value}>"
@@ -80,19 +83,23 @@ class Cell:
         """Return the key of the data set that the cell's nets train on."""
         return next((name for name, one in profile.datasets.items() if self.dataset in one.replaces), self.dataset)
 
-    def net_in(self, profile: Profile, setting: Setting | None = None) -> Net:
+    def net_in(self, profile: Profile, setting: Setting | None = None) -> AnyNet:
         """Return a net of the cell at the profile's depth, with one output per class of its data set.
 
         Args:
             setting: The net's setting. Default: the first.
         """
-        reference, classes = self.reference_in(profile, setting), DATASETS[self.dataset_in(profile)].num_classes
-        return resolve(reference.model, **reference.kwargs, num_classes=classes)
+        reference, dataset = self.reference_in(profile, setting), DATASETS[self.dataset_in(profile)]
+        if is_function(reference.model):
+            return own_net(reference.model, reference.kwargs, dataset.num_classes, dataset.size, self.root)
+        return resolve(reference.model, **reference.kwargs, num_classes=dataset.num_classes)
 
     def reference_in(self, profile: Profile, setting: Setting | None = None) -> NetReference:
-        """Return the timm name and arguments of the same net."""
+        """Return the timm name, or the function, and the arguments of the same net."""
         reference, dataset = (setting or self.settings[0]).reference, self.dataset_in(profile)
-        name, family = reference.name, NETS[reference.name].family
-        model = f"{name}.{dataset}" if dataset in tags(name)[1:] else name
+        name = model = family = reference.name
+        if not is_function(name):
+            family = NETS[name].family
+            model = f"{name}.{dataset}" if dataset in tags(name)[1:] else name
         depth = {"depth": profile.depth[family]} if family in profile.depth else {}
         return NetReference(model, {**reference.kwargs, **depth})

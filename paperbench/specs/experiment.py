@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from paperbench.catalogue import DATASETS, FAMILIES, NETS, resolve
+from paperbench.catalogue import DATASETS, FAMILIES, NETS, is_function, resolve
 from paperbench.errors import PaperbenchError
 from paperbench.seeds import MAX_SEEDS
 from paperbench.specs.expected import duplicate_ids
@@ -18,7 +18,7 @@ from paperbench.typed import Id, KeyPath, Line, Problem, one_of, typed, unknown_
 
 @dataclass(frozen=True)
 class NetReference:
-    """A net's name in the catalogue, with optional arguments."""
+    """A net's name in the catalogue, or the function that makes it, with optional arguments."""
 
     model: str
     kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -27,7 +27,8 @@ class NetReference:
         for key in ("num_classes", "in_chans"):
             if key in self.kwargs:
                 raise PaperbenchError(f"{key} follows from the data set; remove it.")
-        resolve(self.model, **self.kwargs)
+        if not is_function(self.model):
+            resolve(self.model, **self.kwargs)
 
     def __str__(self) -> str:
         listed = ", ".join(f"{key}={value!r}" for key, value in self.kwargs.items())
@@ -36,7 +37,13 @@ class NetReference:
     @property
     def name(self) -> str:
         """The net's name without its tag."""
-        return self.model.partition(".")[0]
+        return bare_name(self.model)
+
+
+def bare_name(net: str) -> str:
+    """Return the text of a `NetReference` without tag and arguments."""
+    name = net.partition("(")[0]
+    return name if is_function(name) else name.partition(".")[0]
 
 
 @dataclass(frozen=True)
@@ -242,6 +249,8 @@ class Experiment:
 def _net_problems(path: KeyPath, nets: CellNets, dataset: str) -> Iterator[Problem]:
     """Check that nets fit the images of their data set."""
     reference, info = nets.settings[0].reference, DATASETS[dataset]
+    if is_function(reference.model):
+        return
     name, _, tag = reference.model.partition(".")
     family = FAMILIES[NETS[name].family]
     if not family.takes(info.size):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import field
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from paperbench.catalogue import DATASETS, FAMILIES
+from paperbench.catalogue import DATASETS, FAMILIES, is_function
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.specs.experiment import DatasetName
-from paperbench.typed import Count, Id, Line, Problem, one_of, typed
+from paperbench.typed import Count, Id, Line, Problem, typed, unknown_words
 
 
 @typed
@@ -35,20 +35,24 @@ class Profile:
 
     Attributes:
         title: One-line description.
-        depth: Depth of all nets of a family, by family.
+        depth: Depth of all nets of a family, by family; or the argument `depth` of a function, by its name.
         datasets: The data sets that stand in for others, by key.
         seeds: Default number of seeds per cell.
     """
 
     title: Line
-    depth: Mapping[Annotated[str, one_of("family", FAMILIES)], int] = field(default_factory=dict)
+    depth: Mapping[Line, int] = field(default_factory=dict)
     datasets: Mapping[DatasetName, Substitute] = field(default_factory=dict)
     seeds: Count | None = None
 
     def problems(self) -> Iterator[Problem]:
         for family, depth in self.depth.items():
+            if is_function(family):
+                continue
+            yield from unknown_words("family", [(("depth", family), family)], FAMILIES)
             try:
-                FAMILIES[family].units(depth)
+                if family in FAMILIES:
+                    FAMILIES[family].units(depth)
             except PaperbenchError as error:
                 yield Problem(("depth", family), str(error))
         replaced: dict[str, str] = {}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from paperbench.catalogue import DATASETS
 from paperbench.errors import PaperbenchError, closest, count, nearest
@@ -21,7 +22,7 @@ from paperbench.specs.table_files import TableFiles, read_named, resolve_cells, 
 from paperbench.specs.yaml_file import Document, SpecError, read_yaml
 from paperbench.typed import KeyPath, Problem, unknown_words
 
-__all__ = ["Table", "find_spec_root", "load_experiment", "load_profiles", "read_table", "table_ids"]
+__all__ = ["Table", "find_spec_root", "know_functions", "load_experiment", "load_profiles", "read_table", "table_ids"]
 
 
 @dataclass(frozen=True)
@@ -192,6 +193,13 @@ def read_table(table: str, root: Path) -> Table:
     profiles, recipes = _load_recipes(cells, originals, root)
     peers, disputed = (_gather_remarks(name, files, others, cells) for name in ("peers", "disputed"))
     return Table(table, files.experiment, files.expected, profiles, recipes, cells, peers, disputed)
+
+
+def know_functions(root: Path | None) -> None:
+    """Let this process run the functions that the tables under a directory of the user's name, for runs of them."""
+    for table in table_ids(root) if root else ():
+        with suppress(PaperbenchError):  # it may be of another table
+            TableFiles(table, cast(Path, root))
 
 
 def load_profiles(root: Path) -> Profiles:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from paperbench.catalogue import DATASETS
-from paperbench.errors import nearest
+from paperbench.catalogue import DATASETS, is_function, know_function
+from paperbench.errors import PaperbenchError, nearest
 from paperbench.specs.cell import Cell
 from paperbench.specs.expected import Expected
 from paperbench.specs.experiment import Experiment
@@ -46,7 +46,7 @@ class TableFiles:
     """
 
     def __init__(self, table: str, root: Path) -> None:
-        self.table = table
+        self.table, self._root = table, root
         self.experiment_file, self.experiment = read_named(root / "experiments" / f"{table}.yaml", Experiment, "table")
         self.expected_file, self.expected = read_named(root / "expected" / f"{table}.yaml", Expected, "table")
         self._rows = {row.id: row for row in self.experiment.rows}
@@ -56,11 +56,21 @@ class TableFiles:
         recipes += [(("rows", i, "recipe"), row.recipe) for i, row in enumerate(self.experiment.rows) if row.recipe]
         known_recipes = yaml_names(root / "experiments" / "recipes")
         for document, problems in (
-            (self.experiment_file, [*unknown_words("recipe", recipes, known_recipes)]),
+            (self.experiment_file, [*unknown_words("recipe", recipes, known_recipes), *self._function_problems()]),
             (self.expected_file, [*self._cell_problems(), *self._remark_problems(), *self._claim_problems()]),
         ):
             if problems:
                 raise document.error(problems)
+
+    def _function_problems(self) -> Iterator[Problem]:
+        """Look for the functions that make nets; this process may run them from now on."""
+        for i, row in enumerate(self.experiment.rows):
+            for column, nets in row.cells.items():
+                if is_function(nets.model):
+                    try:
+                        know_function(nets.model, self._root)
+                    except PaperbenchError as error:
+                        yield Problem(("rows", i, "cells", column), str(error))
 
     def _cell_problems(self) -> Iterator[Problem]:
         """Check that the cells of both files are the same, and so are marks and footnotes."""
@@ -117,6 +127,7 @@ class TableFiles:
             home=f"{self.table}/{cell_id}",
             dataset=row.dataset or column.dataset or "",
             recipe=row.recipe or self.experiment.recipe,
+            root=self._root,
         )
 
 

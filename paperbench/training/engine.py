@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from torch import nn
 
 from paperbench.data.feed import Feed
-from paperbench.models import ResidualNet
 from paperbench.specs.recipe import Recipe
 from paperbench.training.metrics import MetricAccumulator
 from paperbench.training.optimiser import MomentumSGD
@@ -42,7 +42,7 @@ class Parts:
         capture: Makes what captures CUDA graphs.
     """
 
-    model: ResidualNet
+    model: nn.Module
     optimiser: MomentumSGD
     metrics: MetricAccumulator
     recipe: Recipe

@@ -17,9 +17,10 @@ from typing import NamedTuple
 
 import torch
 
-from paperbench.catalogue import Net
+from paperbench.catalogue import AnyNet
 from paperbench.data.share import Share
 from paperbench.errors import PaperbenchError, RunError, nearest
+from paperbench.models.building import residual
 from paperbench.options import is_bit_equal
 from paperbench.specs.recipe import Recipe
 from paperbench.specs.run_spec import Precision
@@ -100,11 +101,16 @@ class Way:
 
 
 def ways_to_train(
-    net: Net, recipe: Recipe, precision: Precision, side: int | None, engines: Iterable[str], share: Share
+    net: AnyNet,
+    recipe: Recipe,
+    precision: Precision,
+    side: int | None,
+    engines: Iterable[str],
+    share: Share,
 ) -> Iterator[Way]:
     """Yield the ways to train, the fastest first, each with less memory than the one before. Numbers are the same."""
     least = sys.maxsize
-    for engine, recompute in product(engines, (False, True)):
+    for engine, recompute in product(engines, (False, True) if residual(net) else (False,)):
         at_once = ENGINES[engine].groups_at_once(recipe, share)
         needed = memory_needed(net, recipe, precision, side, at_once, recompute=recompute)
         if needed < least:

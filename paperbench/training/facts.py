@@ -27,18 +27,18 @@ from PIL import Image
 from torch import Tensor, nn
 
 from paperbench.ambient import neutral
-from paperbench.catalogue import Net
+from paperbench.catalogue import AnyNet, OwnNet
 from paperbench.data.dataset import Dataset, ImageDataset
 from paperbench.data.feed import Feed
 from paperbench.data.imagenet.index import ImageFiles, PhotoDataset
 from paperbench.data.loader import Batch
 from paperbench.errors import RunError
-from paperbench.models import ResidualNet
+from paperbench.models.building import guarded
 from paperbench.seeds import derived_seed
 from paperbench.specs.facts import INITIAL, Facts
 from paperbench.specs.recipe import Evaluation, Recipe, format_value
 from paperbench.specs.run_spec import canonical_json
-from paperbench.training.batch_norm import TrainingBatchNorm2d
+from paperbench.training.batch_norm import keep_averages_apart
 from paperbench.training.evaluation import reestimate_batch_norm
 from paperbench.training.memory import is_out_of_memory
 from paperbench.training.optimiser import MomentumSGD
@@ -261,7 +261,9 @@ def net_facts(
         if isinstance(module, nn.modules.dropout._DropoutNd):
             module.eval().register_forward_hook(_drop)
     found: list[Tensor] = []
+    random_state = torch.get_rng_state()
     trained = _signals(model, lambda: found.extend(gradients(images, labels)))
+    is_noisy = not torch.equal(random_state, torch.get_rng_state())
     gradient = {name: one for (name, _), one in zip(model.named_parameters(), found, strict=True)}
     exact: dict[str, tuple[str, ...]] = {}
     ends: list[str] = []
@@ -275,6 +277,9 @@ def net_facts(
             sizes[f"gradient in {block}"] = _summary(torch.cat(own))
     values |= {f"signal after {name}, in a test": (tested[name],) for name in ends}
     values["outputs"] = tuple(_rounded(value) for value in outputs[0].flatten()[:: -(-outputs[0].numel() // 40)])
+    if is_noisy:
+        exact["noise"] = ("drawn in training, other than by torch's dropout, so the values of training are left out",)
+        return Facts(tuple(exact.items()), tuple(values.items()))
     values |= {f"signal after {name}, in training": (trained[name],) for name in ends} | sizes
     if averages := _averages(model):
         values["BN's averages after a step"] = averages
@@ -287,7 +292,7 @@ def net_facts(
 class _Rehearsal(Trainer):
     """A trainer in float64, of pinned images in small batches, that does apart what a training does in one step."""
 
-    def __init__(self, net: Net, recipe: Recipe, dataset: Dataset) -> None:
+    def __init__(self, net: AnyNet, recipe: Recipe, dataset: Dataset) -> None:
         group = min(2, recipe.groups)
         batch_norm, photographs, evaluations = recipe.batch_norm, recipe.photographs, {}
         if photographs:
@@ -302,11 +307,9 @@ class _Rehearsal(Trainer):
         )
         super().__init__(net, small, dataset, 1, "fp32", _CPU)
 
-    def _initialised_model(self, net: Net) -> ResidualNet:
+    def _initialised_model(self, net: AnyNet) -> nn.Module:
         model = super()._initialised_model(net).double()
-        for layer in model.modules():
-            if isinstance(layer, TrainingBatchNorm2d):
-                TrainingBatchNorm2d.replace(layer)  # its statistics in float64
+        keep_averages_apart(model, self.recipe.batch_norm.moving_average)  # their statistics in float64
         return model
 
     def gradients(self, images: Tensor, labels: Tensor) -> Sequence[Tensor]:
@@ -393,7 +396,7 @@ def _photographs(classes: int, directory: Path) -> PhotoDataset:
     return PhotoDataset("imagenet", "pinned", "arithmetic", (), files, files, directory, canonical=False)
 
 
-def training_facts(net: Net, recipe: Recipe) -> Facts:
+def training_facts(net: AnyNet, recipe: Recipe) -> Facts:
     """Return the facts of a net under a recipe."""
     with TemporaryDirectory() as directory:
         classes = net.num_classes
@@ -409,11 +412,14 @@ def training_facts(net: Net, recipe: Recipe) -> Facts:
                 places = ["" if recipe.photographs else _place(rehearsal.feed, one) + ", " for one in batch.images]
                 labels = batch.labels.tolist()
                 exact[what] = tuple(f"{place}label {label}" for place, label in zip(places, labels, strict=True))
-            side = 64 if recipe.photographs else _SIDE
+            side = net.size if isinstance(net, OwnNet) else 64 if recipe.photographs else _SIDE
+            if isinstance(net, OwnNet):
+                _check_logits(rehearsal.model, net)
             of_net = net_facts(rehearsal.model, side, rehearsal.gradients, rehearsal.decays())
             passed = (group[..., :side, :side].double() for group in islice(rehearsal.feed.reestimation(), 2))
             reestimate_batch_norm(rehearsal.model, passed, "fp32", _CPU)
-            values["BN's averages after a pass"] = _averages(rehearsal.model)
+            if (averages := _averages(rehearsal.model)) and "noise" not in dict(of_net.exact):
+                values["BN's averages after a pass"] = averages
             rates = []
             for iteration, rate, size in rehearsal.updates():
                 rates.append(f"iteration {iteration}: {rate:.9g}")
@@ -421,6 +427,17 @@ def training_facts(net: Net, recipe: Recipe) -> Facts:
     exact["learning rate"] = tuple(rates)
     exact["recipe"] = tuple(f"{key}: {format_value(value)}" for key, value in recipe.defining_values().items())
     return Facts((*of_net.exact, *exact.items()), (*of_net.values, *values.items()))
+
+
+def _check_logits(model: nn.Module, net: OwnNet) -> None:
+    """Check that a net of the user's returns a logit for each image and class."""
+    images = _tensor((_IMAGES, 3, net.size, net.size), "images")
+    with torch.no_grad():
+        logits = model.eval()(images)
+    found = [*logits.shape] if isinstance(logits, Tensor) else type(logits).__name__
+    if found != (expected := [_IMAGES, net.num_classes]):
+        given = f"images of shape {[*images.shape]}"
+        raise RunError(f"the net of {net.function} must return logits of shape {expected} for {given}, not {found}.")
 
 
 def trained_as(net: Mapping[str, Any], recipe: Mapping[str, Any]) -> str:
@@ -431,13 +448,13 @@ def trained_as(net: Mapping[str, Any], recipe: Mapping[str, Any]) -> str:
 _known: dict[str, Facts] = {}
 
 
-def facts_of(net: Net, recipe: Recipe) -> Facts:
+def facts_of(net: AnyNet, recipe: Recipe) -> Facts:
     """Return the facts of a net under a recipe, which are found out once in a process."""
     training = trained_as(net.canonical(), recipe.defining_values())
     if training not in _known:
         try:
             with neutral():
-                _known[training] = training_facts(net, recipe)
+                _known[training] = guarded(net, lambda: training_facts(net, recipe))
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise

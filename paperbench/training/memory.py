@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
 from contextlib import suppress
@@ -17,9 +18,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from paperbench.architecture import parameters
-from paperbench.catalogue import FAMILIES, Net
+from paperbench.catalogue import FAMILIES, AnyNet, Net, OwnNet
 from paperbench.models import ResidualNet
+from paperbench.models.building import layout, macs, parameters
 from paperbench.specs.recipe import Recipe
 from paperbench.specs.run_spec import Precision
 from paperbench.training.precision import autocast
@@ -51,7 +52,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def step_memory(
-    net: Net, batch_size: int, precision: Precision, *, side: int | None = None, recompute: bool = False
+    net: AnyNet, batch_size: int, precision: Precision, *, side: int | None = None, recompute: bool = False
 ) -> int:
     """Return the peak, in bytes, of the tensors of a training step on a batch that goes through the net at once.
 
@@ -61,10 +62,12 @@ def step_memory(
         side: Of the images, in pixels; by default that of the net's family.
         recompute: Whether the net recomputes its units; see `ResidualNet.set_grad_checkpointing`.
     """
-    side = side or FAMILIES[net.family].size
-    with FakeTensorMode(), _MemoryCounter() as counter:
-        model = ResidualNet(net)
-        model.set_grad_checkpointing(recompute, net.has_dropout)
+    side = side or (FAMILIES[net.family].size if isinstance(net, Net) else net.size)
+    model = copy.deepcopy(layout(net))
+    with FakeTensorMode(allow_non_fake_inputs=True), _MemoryCounter() as counter:
+        model.to_empty(device="cpu")
+        if isinstance(model, ResidualNet):
+            model.set_grad_checkpointing(recompute, model.net.has_dropout)
         momentum = [torch.zeros_like(parameter) for parameter in model.parameters()]
         images = torch.zeros(batch_size, net.in_chans, side, side).to(memory_format=torch.channels_last)
         labels = torch.zeros(batch_size, dtype=torch.long)
@@ -76,7 +79,13 @@ def step_memory(
 
 
 @cache
-def _group_memory(net: Net, group: int, precision: Precision, side: int | None, *, recompute: bool) -> int:
+def _group_memory(net: AnyNet, group: int, precision: Precision, side: int | None, *, recompute: bool) -> int:
+    if isinstance(net, OwnNet):
+        try:
+            macs(net, side)  # fails more quietly
+            return step_memory(net, group, precision, side=side, recompute=recompute)
+        except Exception:  # what a net does with values cannot be done without them
+            return 0
     family, number = FAMILIES[net.family], net.units[0]
     start = _LINEAR_FROM // len(family.kernels)
     if family.layers_per_n and number > start and not recompute:  # the whole count would take seconds
@@ -91,7 +100,7 @@ def _group_memory(net: Net, group: int, precision: Precision, side: int | None, 
 
 
 def memory_needed(
-    net: Net,
+    net: AnyNet,
     recipe: Recipe,
     precision: Precision,
     side: int | None = None,
@@ -99,7 +108,7 @@ def memory_needed(
     *,
     recompute: bool = False,
 ) -> int:
-    """Return about how many bytes a training step needs.
+    """Return about how many bytes a training step needs; of some nets of the user's, only what is beside their tensors.
 
     Args:
         side: Of the images, in pixels; by default that of the net's family; photographs have the recipe's crops.

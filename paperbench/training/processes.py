@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._C._distributed_c10d import TCPStore
 
-from paperbench.catalogue import Net
+from paperbench.catalogue import AnyNet
 from paperbench.data.share import Share
 from paperbench.errors import (
     DataError,
@@ -43,6 +43,7 @@ from paperbench.errors import (
     summarize_error,
 )
 from paperbench.launch import Launch
+from paperbench.models.building import draws_noise
 from paperbench.specs.recipe import Recipe
 from paperbench.training.memory import is_out_of_memory
 from paperbench.training.tree_sum import TreeSum
@@ -438,7 +439,7 @@ def together(launch: Launch, device: torch.device, work: Callable[[Processes], i
     return status
 
 
-def refusal(number: int, net: Net, recipe: Recipe, images: int) -> str | None:
+def refusal(number: int, net: AnyNet, recipe: Recipe, images: int) -> str | None:
     """Return why this number of processes cannot train a run bit for bit as one does; None if it can.
 
     Args:
@@ -446,8 +447,11 @@ def refusal(number: int, net: Net, recipe: Recipe, images: int) -> str | None:
     """
     if number == 1:
         return None
-    if net.has_dropout:
-        return "Dropout draws its noise for one batch-norm group after the other, so it takes a single process."
+    if draws_noise(net):
+        return (
+            "Noise, such as dropout's, is drawn for one batch-norm group after the other, so it takes a single "
+            "process. Choose the other rows with `--cells`, and train this one apart."
+        )
     groups = recipe.groups
     legal = [n for n in range(1, groups + 1) if groups % n == 0 and (n == 1 or (groups // n).bit_count() == 1)]
     if recipe.epoch_end and 0 < images % recipe.batch_size < groups:

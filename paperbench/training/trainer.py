@@ -10,15 +10,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from paperbench.catalogue import Net
+from paperbench.catalogue import AnyNet, Net
 from paperbench.data.dataset import Dataset
 from paperbench.data.feed import make_feed
 from paperbench.errors import PaperbenchError
 from paperbench.models import ResidualNet
+from paperbench.models.building import build
 from paperbench.seeds import derived_seed
 from paperbench.specs.recipe import Evaluation, Recipe
 from paperbench.tensor_file import check_fit
-from paperbench.training.batch_norm import TrainingBatchNorm2d
+from paperbench.training.batch_norm import keep_averages_apart
 from paperbench.training.engine import Parts
 from paperbench.training.engines import ENGINES, REFERENCE
 from paperbench.training.evaluation import (
@@ -62,7 +63,7 @@ class Trainer:
 
     def __init__(
         self,
-        net: Net,
+        net: AnyNet,
         recipe: Recipe,
         dataset: Dataset,
         seed: int,
@@ -87,7 +88,8 @@ class Trainer:
         # Only noise inside a net (dropout) uses torch's default generators.
         torch.manual_seed(derived_seed(seed, "noise"))
         self.model = self._initialised_model(net)
-        self.model.set_grad_checkpointing(recompute, net.has_dropout)
+        if isinstance(self.model, ResidualNet):
+            self.model.set_grad_checkpointing(recompute, self.model.net.has_dropout)
         self.between_batches = between_batches
         self.feed = make_feed(dataset, recipe, seed, device, between_batches, announce)
         self._optimiser = MomentumSGD(self.model.parameters(), recipe)
@@ -97,19 +99,25 @@ class Trainer:
         self._share(Parts(*own, dataset.num_train, precision, processes, capture))
         self.use(engine)
 
-    def _initialised_model(self, net: Net) -> ResidualNet:
-        """Return the untrained net. Drawn on the CPU, so equal for all devices."""
-        model = ResidualNet(net)
-        generator = torch.Generator().manual_seed(derived_seed(self.seed, "initialisation"))
-        model.init_weights(generator, self.recipe.initialisation)
+    def _initialised_model(self, net: AnyNet) -> nn.Module:
+        """Return the untrained net. Drawn on the CPU, so equal for all devices.
+
+        The recipe initialises the residual nets; other nets of the user's initialise themselves, and keep their eps.
+        """
+        seed = derived_seed(self.seed, "initialisation")
+        if isinstance(net, Net):
+            model = build(net)
+        else:
+            with torch.random.fork_rng(devices=[]):
+                torch.default_generator.manual_seed(seed)  # and not those of GPUs, which the noise is from
+                model = build(net)
+        if isinstance(model, ResidualNet):
+            model.init_weights(torch.Generator().manual_seed(seed), self.recipe.initialisation)
+            for layer in model.modules():
+                if isinstance(layer, nn.BatchNorm2d):
+                    layer.eps = self.recipe.batch_norm.eps
         model.to(self.device).to(memory_format=torch.channels_last)
-        for layer in model.modules():
-            if isinstance(layer, nn.BatchNorm2d):
-                TrainingBatchNorm2d.replace(layer)
-                layer.eps = self.recipe.batch_norm.eps
-                layer.momentum = self.recipe.batch_norm.moving_average
-                # Nothing depends on this counter; on a GPU it would cost a kernel per layer and pass.
-                layer.num_batches_tracked = layer.get_buffer("num_batches_tracked").cpu()
+        keep_averages_apart(model, self.recipe.batch_norm.moving_average)
         return model
 
     def _share(self, parts: Parts) -> None:

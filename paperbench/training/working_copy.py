@@ -7,7 +7,9 @@ from itertools import chain
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from paperbench.errors import RunError, listing
 from paperbench.training.batch_norm import BatchNormAverages
 
 
@@ -38,7 +40,8 @@ class DirectModel:
         """Return the gradients of the last backward pass, in the order and dtype of the net's parameters."""
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         if len(gradients) != len(self._parameters):
-            raise RuntimeError("a parameter has no gradient: the net does not use it")
+            unused = [name for name, one in self.module.named_parameters() if one.grad is None]
+            raise RunError(f"Parameters of the net are frozen or not used: {listing(unused)}. Make them buffers.")
         return gradients
 
 
@@ -68,7 +71,7 @@ class WorkingCopy(DirectModel):
                         self._rounded[indices[id(own)]] = own, rounded
         super().__init__(copy.deepcopy(net, memo).train())
         for layer in self.module.modules():
-            if isinstance(layer, nn.BatchNorm2d):
+            if isinstance(layer, _BatchNorm):
                 layer.num_batches_tracked = None  # a counter on the host would miss replays; the trainer counts
         self._parameters = list(self.module.parameters())
         self.averages = BatchNormAverages(self.module)
