@@ -9,7 +9,7 @@ The vocabulary is that of He et al., "Identity Mappings in Deep Residual Network
 from paperbench.catalogue.datasets import DATASETS, DatasetInfo
 from paperbench.catalogue.families import FAMILIES, Family
 from paperbench.catalogue.nets import ARGUMENTS, NETS, Net, checked, resolve, tags
-from paperbench.catalogue.own import AnyNet, OwnNet, is_function, know_function, own_net
+from paperbench.catalogue.own import AnyNet, OwnNet, find_file, is_function, know_function, own_net
 from paperbench.catalogue.placements import PLACEMENTS, Component, Placement
 from paperbench.catalogue.shortcuts import SHORTCUTS, Convolution, Shortcut
 
@@ -30,6 +30,7 @@ __all__ = [
     "Placement",
     "Shortcut",
     "checked",
+    "find_file",
     "is_function",
     "know_function",
     "own_net",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paperbench.cli.arguments import (
     add_settings,
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from paperbench.catalogue import NETS, resolve
+    from paperbench.catalogue import NETS, is_function, resolve
     from paperbench.report.description import describe
     from paperbench.report.drawing import net_drawing, units_drawing
     from paperbench.specs.table import find_spec_root, read_table, table_ids
@@ -70,6 +70,10 @@ def execute(args: argparse.Namespace) -> int:
         write(args, form, content, args.what)
         return 0
     root = find_spec_root(args.tables)
+    if is_function(args.what):
+        _refuse_curve_options(args, form)
+        write(args, form, _own_net(args.what, form, parse_settings(args.settings), root), args.what.partition(":")[2])
+        return 0
     ids = table_ids(root)
     tables = {one: read_table(one, root) for one in ([args.what] if args.what in ids else ids)}
     figures = {figure.id: (table, figure) for table in tables.values() for figure in table.experiment.figures}
@@ -85,6 +89,22 @@ def execute(args: argparse.Namespace) -> int:
     else:
         _plot_runs(args, form, table, figure, units)
     return 0
+
+
+def _own_net(function: str, form: str, settings: Mapping[str, Any], root: Path) -> bytes:
+    """Draw or describe the net of a user's function, for 10 classes and images of 32 x 32 pixels."""
+    from paperbench.catalogue import own_net
+    from paperbench.models.building import macs, parameters, residual
+    from paperbench.report.description import describe
+    from paperbench.report.drawing import net_drawing
+
+    net = own_net(function, settings, 10, 32, root)
+    if known := residual(net):
+        return _in_words(describe(known)) if form == "text" else _drawn(form, net_drawing(known))
+    size = f"{parameters(net):,} parameters, {macs(net) / 1e6:.1f}M multiply-accumulates on an image of 3 x 32 x 32"
+    if form == "text":
+        return _in_words([f"{function}: {size}."])
+    raise PaperbenchError(f"{function} has no residual units of paperbench to draw ({size}). Try --format text.")
 
 
 def _plot_runs(args: argparse.Namespace, form: str, table: Table, figure: Figure | None, units: Drawing | None) -> None:

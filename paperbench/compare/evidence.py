@@ -18,7 +18,7 @@ import numpy as np
 
 from paperbench.compare.failures import is_failure
 from paperbench.compare.noise import MIN_RUNS_OF_NOISE, NO_PRIOR, Prior, prior_from_others, variance_of
-from paperbench.errors import count, listing
+from paperbench.errors import count, listing, shorten
 from paperbench.options import Selection, TrainingOptions, command
 from paperbench.runs.external import ExternalResult
 from paperbench.runs.record import DataFacts, Record, Status
@@ -31,6 +31,7 @@ from paperbench.typed import Percent
 
 _PRECISIONS = get_args(Precision)
 _MAX_CHANGES_LISTED = 4
+_MAX_SHOWN = 60
 
 
 @dataclass(frozen=True)
@@ -428,7 +429,8 @@ def differences(then: Any, now: Any, path: str = "") -> Iterator[str]:
         for key in dict.fromkeys([*then, *now]):
             yield from differences(then.get(key, _ABSENT), now.get(key, _ABSENT), f"{path}.{key}" if path else key)
     elif _short(then) != _short(now):  # 128 and 128.0 differ in a digest
-        yield f"{path} was {_short(then)} and is {_short(now)}"
+        was, now = (shorten(_short(one), _MAX_SHOWN) for one in (then, now))
+        yield f"{path} was {was} and is {now}"
 
 
 _ABSENT = object()

@@ -55,13 +55,18 @@ def _place(error: BaseException, net: OwnNet) -> str:
 
 def _function(net: OwnNet) -> Callable[..., nn.Module]:
     """Return the function of a net, whose file must be as it was when the table was read."""
-    where, _, name = net.function.rpartition(":")
     if code_of(net.file) != net.code:
         raise RunError(f"{net.function} has changed since the command began. Repeat the command.")
-    own = str(net.file.parent if where.endswith(".py") else Path.cwd())
+    return import_function(net.function, net.file)
+
+
+def import_function(function: str, file: Path) -> Callable[..., nn.Module]:
+    """Import a function, named as in tables, from the file that `catalogue.find_file` finds for it."""
+    where, _, name = function.rpartition(":")
+    own = str(file.resolve().parent if where.endswith(".py") else Path.cwd())
     if own not in sys.path:
         sys.path.append(own)  # last, so that nothing there hides a library
-    module = _module(f"own_{net.code}", net.file) if where.endswith(".py") else import_module(where)
+    module = _module(f"own_{code_of(file)}", file) if where.endswith(".py") else import_module(where)
     functions = {name: one for name, one in vars(module).items() if callable(one)}
     if name not in functions:
         raise PaperbenchError(f"{where} has no function {name!r}. {nearest(name, functions)}")

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import timm
 import torch
 
-from paperbench.catalogue import NETS, Net
+from paperbench.catalogue import NETS, Net, find_file
 from paperbench.errors import PaperbenchError, summarize_error
+from paperbench.models.building import import_function
 from paperbench.runs.named import find_run
 from paperbench.runs.planning import net_and_recipe
 from paperbench.runs.store import Store
@@ -142,8 +141,7 @@ def _of_library(name: str, settings: Mapping[str, Any], side: int | None) -> Fac
         if module == "timm":
             model = timm.create_model(function, **settings)
         else:
-            sys.path.insert(0, "")  # as `python -c` has it
-            model = getattr(import_module(module), function)(**settings)
+            model = import_function(name, find_file(name, Path()))(**settings)
         usual = getattr(model, "default_cfg", {})
         its = usual.get("input_size", (3, 32, 32))[-1]
         return model_facts(model, side or (its if usual.get("fixed_input_size") else min(its, _SIDE)))
