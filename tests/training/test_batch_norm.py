@@ -7,6 +7,7 @@ import copy
 import pytest
 import timm
 import torch
+from timm.layers.norm_act import BatchNormAct2d
 from torch import nn
 
 import paperbench  # noqa: F401
@@ -18,11 +19,12 @@ def test_nets_from_timm_have_torchs_own_batch_norm() -> None:
     assert {type(m) for m in model.modules() if isinstance(m, nn.BatchNorm2d)} == {nn.BatchNorm2d}
 
 
+@pytest.mark.parametrize("kind", [nn.BatchNorm2d, BatchNormAct2d])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_batch_norm_equals_torchs_on_a_cpu(dtype: torch.dtype) -> None:
+def test_batch_norm_equals_torchs_on_a_cpu(dtype: torch.dtype, kind: type[nn.BatchNorm2d]) -> None:
     """The averages only nearly: we move them in float32, torch's kernel in float64."""
     torch.manual_seed(0)
-    plain = nn.BatchNorm2d(4)
+    plain = kind(4)
     ours = copy.deepcopy(plain)
     TrainingBatchNorm2d.replace(ours)
     for layout in (torch.channels_last, torch.contiguous_format):

@@ -87,6 +87,10 @@ def test_200_steps_equal_eager_ones(runs: Runs, paper_recipe: Recipe) -> None:
         ("resnet110_conv_shortcut", "bf16", {"momentum_form": "pytorch"}),
         ("resnet110_bn_after_addition", "fp32", {"momentum": 0.0}),
         ("preact_resnet20", "fp32", {"batch_norm": BatchNormSettings(6, 1e-5, 0.1, "reestimated")}),  # one group
+        ("own_nets.py:mixed", "fp32", {}),
+        ("own_nets.py:mixed", "bf16", MORE),
+        ("own_nets.py:without_batch_norm", "fp32", {}),
+        ("own_nets.py:residual", "fp32", {}),
     ],
 )
 def test_steps_equal_eager_ones(runs: Runs, net: str, precision: str, changes: dict[str, Any]) -> None:

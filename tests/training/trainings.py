@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from paperbench.catalogue import resolve
+from paperbench.catalogue import AnyNet, is_function, own_net, resolve
 from paperbench.data.dataset import Dataset
 from paperbench.specs.recipe import BatchNormSettings, Drops, Recipe, WarmUp
 from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
@@ -18,6 +19,7 @@ from paperbench.training.metrics import TrainingMetrics
 from paperbench.training.trainer import Trainer
 from tests.training.tape import Tape
 
+TESTS = Path(__file__).parents[1]
 MORE = {
     "warm_up": WarmUp(0.01, 2, "linear"),
     "drops": None,
@@ -56,7 +58,10 @@ class Runs:
     capture: Callable[[torch.device], Any] | None = None
 
     def new(self, engine: str) -> Trainer:
-        net = resolve(self.net, depth=self.depth, residual_dropout=self.residual_dropout)
+        if is_function(self.net):
+            net: AnyNet = own_net(self.net, {}, 10, 32, TESTS)
+        else:
+            net = resolve(self.net, depth=self.depth, residual_dropout=self.residual_dropout)
         settings = self.recipe, self.dataset, 3, self.precision, self.device, engine
         capture = self.capture or (CudaCapture if self.device.type == "cuda" else lambda _: Tape())
         return Trainer(net, *settings, recompute=self.recompute, capture=capture)
