@@ -9,15 +9,17 @@ The vocabulary is that of He et al., "Identity Mappings in Deep Residual Network
 from paperbench.catalogue.datasets import DATASETS, DatasetInfo
 from paperbench.catalogue.families import FAMILIES, Family
 from paperbench.catalogue.nets import ARGUMENTS, NETS, Net, checked, resolve, tags
-from paperbench.catalogue.placements import PLACEMENTS, Component, Placement
-from paperbench.catalogue.shortcuts import SHORTCUTS, Convolution, Shortcut
+from paperbench.catalogue.placements import COMPONENTS, PLACEMENTS, Component, Placement
+from paperbench.catalogue.shortcuts import POOL, SHORTCUTS, Convolution, Shortcut
 
 __all__ = [
     "ARGUMENTS",
+    "COMPONENTS",
     "DATASETS",
     "FAMILIES",
     "NETS",
     "PLACEMENTS",
+    "POOL",
     "SHORTCUTS",
     "Component",
     "Convolution",

@@ -200,7 +200,7 @@ def _canonical(net: Net) -> Net:
     """Return the canonical form of a net that can be written in two ways."""
     if (net.shortcut_scale, net.residual_scale) == (1.0, 1.0):
         net = replace(net, shortcut="identity", shortcut_scale=None, residual_scale=None)
-    if net.shortcut_bn == PLACEMENTS[net.placement].projection_bn:
+    if ("bn",) * bool(net.shortcut_bn) == PLACEMENTS[net.placement].projection_norm:
         net = replace(net, shortcut_bn=None)
     if net.residual_dropout == 0:
         net = replace(net, residual_dropout=None)

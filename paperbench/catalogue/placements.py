@@ -1,19 +1,42 @@
-"""Placements of BN and ReLU in a residual unit: the five cases of Fig. 4."""
+"""Placements of BN and ReLU in a residual unit: the five cases of Fig. 4.
+
+`paperbench.models.register` adds components and placements of others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Component = Literal["bn", "relu"]
+
+@dataclass(frozen=True)
+class Component:
+    """What stands between weight layers, such as BN.
+
+    Attributes:
+        name: The name used in placements and in the names of modules.
+        title: Name in sentences and drawings.
+        kind: Whether it normalises the signal or is its nonlinearity.
+        parameters: Trainable parameters per channel.
+    """
+
+    name: str
+    title: str
+    kind: Literal["norm", "activation"]
+    parameters: int = 0
+
+
+COMPONENTS: dict[str, Component] = {
+    c.name: c for c in (Component("bn", "BN", "norm", parameters=2), Component("relu", "ReLU", "activation"))
+}
 
 
 @dataclass(frozen=True)
 class Placement:
     """A placement of BN and ReLU in a residual unit (Fig. 4 of the paper).
 
-    Those of the paper have BN and ReLU between two weight layers, and differ in three other positions.
+    Those of the paper have BN and ReLU between two weight layers, and differ in three other positions. All positions
+    take names of `COMPONENTS`.
 
     Attributes:
         name: The name used in net names.
@@ -28,18 +51,18 @@ class Placement:
     name: str
     figure: str
     title: str
-    before: tuple[Component, ...] = ()
-    last: tuple[Component, ...] = ()
-    after_addition: tuple[Component, ...] = ()
-    between: tuple[Component, ...] = ("bn", "relu")
+    before: tuple[str, ...] = ()
+    last: tuple[str, ...] = ()
+    after_addition: tuple[str, ...] = ()
+    between: tuple[str, ...] = ("bn", "relu")
 
     @property
-    def projection_bn(self) -> bool:
-        """Whether projection shortcuts have BN: if the residual branch has BN after its last weight layer."""
-        return "bn" in self.last
+    def projection_norm(self) -> tuple[str, ...]:
+        """The norm of projection shortcuts: that of the residual branch after its last weight layer, if it has one."""
+        return tuple(name for name in self.last if COMPONENTS[name].kind == "norm")
 
 
-PLACEMENTS: Mapping[str, Placement] = {
+PLACEMENTS: dict[str, Placement] = {
     p.name: p
     for p in (
         Placement("original", "4(a)", "original Residual Unit", last=("bn",), after_addition=("relu",)),

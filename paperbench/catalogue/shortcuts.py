@@ -1,18 +1,21 @@
 """The six shortcut connections of Fig. 2, including the two gated ones (gating, Sec. 3.1), and their arguments.
 
-`paperbench.models.shortcuts` implements them.
+`paperbench.models.shortcuts` implements them; `paperbench.models.register` adds those of others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from paperbench.catalogue.families import Family
 
 if TYPE_CHECKING:
     from paperbench.catalogue.nets import Net
+
+POOL = "global average pool"
+"""The step that leaves one value per image and channel."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,9 @@ class Shortcut:
         weighing: What happens to the shortcut and to the residual path right before the addition, with arguments in
             braces; "" if nothing. With a gate, "times g" or "times (1 - g)".
         gate: Returns the steps of the gate g of a unit with these inputs, outputs and stride: convolutions, and the
-            rest in words.
+            rest in words, of which `POOL` changes the size of the signal.
+        gate_reads: Whether the gate reads what the "shortcut" reads, or the end of the "residual" path. That has the
+            unit's outputs as its inputs, and stride 1.
         is_convolution: Whether the shortcut of every unit is a projection.
         draws: Whether a forward pass in training draws random numbers.
     """
@@ -67,6 +72,7 @@ class Shortcut:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     weighing: tuple[str, str] = ("", "")
     gate: Callable[[Net, int, int, int], tuple[Convolution | str, ...]] = lambda *_: ()
+    gate_reads: Literal["shortcut", "residual"] = "shortcut"
     is_convolution: bool = False
     draws: bool = False
 
@@ -84,7 +90,7 @@ _FACTORS = "times {shortcut_scale:g}", "times {residual_scale:g}"
 _GATE = {"gate_bias": -6.0, "gate_init": "he"}
 _DROPOUT = {"inverted": False}
 
-SHORTCUTS: Mapping[str, Shortcut] = {
+SHORTCUTS: dict[str, Shortcut] = {
     s.name: s
     for s in (
         Shortcut("identity", "2(a)", "identity"),

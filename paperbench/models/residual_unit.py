@@ -3,26 +3,12 @@
 Shortcuts, including the gated ones of Fig. 2(c) and (d), are in `paperbench.models.shortcuts`.
 """
 
-from collections.abc import Iterable
-
 from torch import Tensor, nn
 
 from paperbench.architecture import Unit
-from paperbench.catalogue import Component, Net
-from paperbench.models.shortcuts import convolution, make_addition, make_shortcut
-
-
-def component(name: Component, channels: int) -> nn.Module:
-    """Return BN or ReLU for the given number of channels."""
-    return nn.BatchNorm2d(channels) if name == "bn" else nn.ReLU()
-
-
-def components(names: Iterable[Component], channels: int) -> nn.Module:
-    """Return BN and ReLU in the given order, or the identity if `names` is empty."""
-    parts = nn.Sequential()
-    for name in names:
-        parts.add_module(name, component(name, channels))
-    return parts if len(parts) else nn.Identity()
+from paperbench.catalogue import Net
+from paperbench.models.layers import component, components, convolution
+from paperbench.models.shortcuts import make_addition, make_shortcut
 
 
 def residual_function(unit: Unit) -> nn.Sequential:

@@ -12,7 +12,7 @@ signal that enters the shortcut and that gates read. They return (N, C, H, W). T
 terms of the sum: h(x) and F(x) of Eq. (1) with their factors.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import torch
@@ -21,12 +21,7 @@ from torch import Tensor, nn
 
 from paperbench.architecture import Unit
 from paperbench.catalogue import SHORTCUTS, Convolution, Net
-
-
-def convolution(layer: Convolution) -> nn.Conv2d:
-    """Return a convolution with torch's initial weights."""
-    has_bias = layer.bias is not None
-    return nn.Conv2d(layer.inputs, layer.outputs, layer.kernel, layer.stride, layer.kernel // 2, bias=has_bias)
+from paperbench.models.layers import component, convolution
 
 
 class ZeroPadShortcut(nn.Module):
@@ -53,16 +48,16 @@ class ZeroPadShortcut(nn.Module):
 
 
 class Projection(nn.Sequential):
-    """Options B and C: a 1x1 convolution without bias, followed by BN if `bn`.
+    """Options B and C: a 1x1 convolution without bias, followed by components.
 
     Shape: (N, in_channels, H, W) -> (N, out_channels, ceil(H / stride), ceil(W / stride)).
     """
 
-    def __init__(self, layer: Convolution, *, bn: bool) -> None:
+    def __init__(self, layer: Convolution, names: Iterable[str]) -> None:
         super().__init__()
         self.add_module("conv", convolution(layer))
-        if bn:
-            self.add_module("bn", nn.BatchNorm2d(layer.outputs))
+        for name in names:
+            self.add_module(name, component(name, layer.outputs))
 
 
 def make_shortcut(unit: Unit) -> nn.Module:
@@ -70,7 +65,7 @@ def make_shortcut(unit: Unit) -> nn.Module:
     if unit.resizing is None:
         return nn.Identity()
     if isinstance(unit.resizing, Convolution):
-        return Projection(unit.resizing, bn=unit.resizing_bn)
+        return Projection(unit.resizing, unit.resizing_last)
     return ZeroPadShortcut(unit.in_channels, unit.out_channels, unit.stride)
 
 
@@ -89,6 +84,10 @@ class Addition(nn.Module):
         h, f = self.weigh(shortcut, residual, shortcut_input)
         return h + f
 
+    def extra_repr(self) -> str:
+        plain = {key: value for key, value in vars(self).items() if key[0] != "_" and key != "training"}
+        return ", ".join(f"{key}={value}" for key, value in plain.items())
+
 
 class ScaledAddition(Addition):
     """Constant scaling, Fig. 2(b): `shortcut_scale` h + `residual_scale` F, Eq. (6)."""
@@ -99,9 +98,6 @@ class ScaledAddition(Addition):
 
     def weigh(self, shortcut: Tensor, residual: Tensor, shortcut_input: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         return self.shortcut_scale * shortcut, self.residual_scale * residual
-
-    def extra_repr(self) -> str:
-        return f"shortcut_scale={self.shortcut_scale}, residual_scale={self.residual_scale}"
 
 
 class GatedAddition(Addition):
@@ -135,9 +131,6 @@ class GatedAddition(Addition):
         gated = shortcut - gate * shortcut
         return gated, (gate * residual if self.exclusive else residual)
 
-    def extra_repr(self) -> str:
-        return f"exclusive={self.exclusive}, initial_bias={self.initial_bias}"
-
 
 class DropoutAddition(Addition):
     """Dropout of ratio 0.5 on the shortcut, Fig. 2(f), drawn from torch's default generator.
@@ -159,11 +152,8 @@ class DropoutAddition(Addition):
         dropped: Tensor = self.dropout(shortcut)
         return self.scale * dropped, residual
 
-    def extra_repr(self) -> str:
-        return f"scale={self.scale}"
 
-
-_ADDITIONS: Mapping[str, Callable[..., Addition]] = {
+ADDITIONS: dict[str, Callable[..., Addition]] = {
     "constant_scaling": ScaledAddition,
     "exclusive_gating": partial(GatedAddition, exclusive=True),
     "shortcut_only_gating": partial(GatedAddition, exclusive=False),
@@ -173,6 +163,6 @@ _ADDITIONS: Mapping[str, Callable[..., Addition]] = {
 
 def make_addition(net: Net, unit: Unit) -> Addition:
     """Return the module that joins the shortcut and the residual function of a unit."""
-    if net.shortcut not in _ADDITIONS:
+    if net.shortcut not in ADDITIONS:
         return Addition()
-    return _ADDITIONS[net.shortcut](unit, **{key: getattr(net, key) for key in SHORTCUTS[net.shortcut].defaults})
+    return ADDITIONS[net.shortcut](unit, **{key: getattr(net, key) for key in SHORTCUTS[net.shortcut].defaults})

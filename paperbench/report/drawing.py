@@ -16,7 +16,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from paperbench.architecture import Unit, stem, units
-from paperbench.catalogue import FAMILIES, Net, resolve
+from paperbench.catalogue import COMPONENTS, FAMILIES, Net, resolve
 from paperbench.errors import count, one_line
 from paperbench.report.description import (
     Paths,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _FONT, _SMALL = 8.0, 7.0
 _BOX_HEIGHT, _ARROW, _RADIUS, _GAP, _THICK = 14.0, 9.0, 5.5, 14.0, 1.6
 _TEXT_WIDTH = 560.0
-_COLOURS = {"BN": "#e69f00", "ReLU": "#009e73"}  # of Okabe and Ito, for the colour-blind
+_COLOURS = {"norm": "#e69f00", "activation": "#009e73"}  # of Okabe and Ito, for the colour-blind
 _WEIGHTS = "#0072b2"
 _BASELINE = 0.35  # of the font size, below the middle of a line
 _TIMES = "\N{MULTIPLICATION SIGN}"
@@ -190,7 +190,7 @@ class _Path:
     def box(self, text: str) -> None:
         x = self.points[-1][0]
         text = text.replace("times ", _TIMES + " ")
-        fill = _COLOURS.get(text) or (_WEIGHTS if "conv" in text or text == "weight" else "")
+        fill = _colour(text) or (_WEIGHTS if "conv" in text or text == "weight" else "")
         y = self.y + _ARROW + _BOX_HEIGHT / 2
         self._node(Box(x, y, _box_width(text), _BOX_HEIGHT, text, fill), _BOX_HEIGHT / 2)
 
@@ -217,7 +217,7 @@ def _chain(one: Paths, number: int, *, is_asymmetric: bool = False) -> Drawing:
     residual = (gate + gate_width / 2 if one.gate else main_width / 2) + _GAP + residual_width / 2
     shapes: list[Shape] = _signal(0, 5, 0)
     main = _Path(shapes, [(0, 13)], _THICK)
-    activation = 5 + _ARROW / 2 + sum(_ARROW + _BOX_HEIGHT for _ in takewhile(_COLOURS.__contains__, one.residual))
+    activation = 5 + _ARROW / 2 + sum(_ARROW + _BOX_HEIGHT for _ in takewhile(_colour, one.residual))
     borders = []
     for k in range(number):
         if k:
@@ -244,13 +244,19 @@ def _draw_unit(unit: Paths, main: _Path, gate_x: float, residual_x: float) -> No
         main.box(text)
     main.to(0, main.y + 5)
     gate, residual = _Path(main.shapes, main.points), _Path(main.shapes, main.points)
-    if unit.gate:
+    on_branch = unit.gate_reads == "residual"
+    if unit.gate and not on_branch:
         gate.to(gate_x, main.y)
         residual.points = gate.points
     residual.points = [*residual.points, (residual_x, main.y)]
-    for path, texts in ((main, unit.shortcut), (gate, unit.gate), (residual, unit.residual)):
+    for path, texts in ((main, unit.shortcut), (gate, () if on_branch else unit.gate), (residual, unit.residual)):
         for text in texts:
             path.box(text)
+    if on_branch:
+        residual.to(residual_x, residual.y + 5)
+        gate.points = [*residual.points, (gate_x, residual.y)]
+        for text in unit.gate:
+            gate.box(text)
     y = max(path.y for path in (main, gate, residual))
     if unit.gate:
         y += _ARROW + _BOX_HEIGHT / 2
@@ -281,6 +287,11 @@ def _draw_unit(unit: Paths, main: _Path, gate_x: float, residual_x: float) -> No
     residual.to(_RADIUS, y, arrow=True)
     for text in unit.after:
         main.box(text)
+
+
+def _colour(text: str) -> str:
+    """Return the colour of a component with this title; "" for other texts."""
+    return next((_COLOURS[one.kind] for one in COMPONENTS.values() if one.title == text), "")
 
 
 def _strip(net: Net) -> Drawing:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from paperbench.architecture import macs
+from paperbench.architecture import components, macs
 from paperbench.errors import count, duration
 from paperbench.runs.history import HistoryLine
 from paperbench.runs.observer import Observer
@@ -220,7 +220,7 @@ def _final_work(run: PlannedRun, test_seconds: float | None) -> tuple[str, float
     tests = {1: "", 2: " twice"}.get(len(sizes), f" {len(sizes)} times")
     what = f"testing {count(dataset.num_test, 'image')}{tests}"
     images = [(dataset.num_test, size) for size in sizes]
-    if recipe.batch_norm.at_test == "reestimated":
+    if recipe.batch_norm.at_test == "reestimated" and "bn" in {name for name, _ in components(run.net)}:
         what = f"averaging BN statistics over {count(dataset.num_train, 'training image')}, {what}"
         images.append((dataset.num_train, run.side))
     if test_seconds is None:
