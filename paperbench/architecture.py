@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from paperbench.catalogue import COMPONENTS, FAMILIES, PLACEMENTS, POOL, SHORTCUTS, Convolution, Net
+from paperbench.catalogue import COMPONENTS, FAMILIES, PLACEMENTS, POOL, SHORTCUTS, Convolution, Net, Placement
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,9 @@ class Unit:
             convolution shortcuts, Fig. 2(e), every unit has a projection.
         resizing_last: Components after that projection.
         gate: The steps of the gate, Fig. 2(c) and (d), if there is one: convolutions, and the rest in words.
-        gate_reads: Input of the gate: that of the "shortcut", or the end of the "residual" path.
-        weight_layers, between: The convolutions on the residual path, and the components between two of them.
+        weight_layers: The convolutions on the residual path.
         dropout: Probability of dropout right before the last of them, if there is any.
-        last, after_addition: Components after the last weight layer, and after the addition.
+        placement: What stands between two of them, after the last, and after the addition.
     """
 
     stage: int
@@ -42,18 +41,13 @@ class Unit:
     resizing: Convolution | Literal["zero_pad"] | None
     resizing_last: tuple[str, ...]
     gate: tuple[Convolution | str, ...]
-    gate_reads: Literal["shortcut", "residual"]
     weight_layers: tuple[Convolution, ...]
-    between: tuple[str, ...]
     dropout: float | None
-    last: tuple[str, ...]
-    after_addition: tuple[str, ...]
+    placement: Placement
 
     def output_size(self, size: int) -> int:
         """Return the side of the output for an input of side `size`."""
-        for layer in self.weight_layers:
-            size = layer.output_size(size)
-        return size
+        return -(-size // self.stride)
 
 
 @dataclass(frozen=True)
@@ -111,7 +105,7 @@ def units(net: Net) -> Iterator[Unit]:
     """
     family, placement, shortcut = FAMILIES[net.family], PLACEMENTS[net.placement], SHORTCUTS[net.shortcut]
     projection_norm = placement.projection_norm if net.shortcut_bn is None else ("bn",) * net.shortcut_bn
-    channels, at_entry = family.widths[0], shortcut.gate_reads == "shortcut"
+    channels = family.widths[0]
     for stage, (width, number) in enumerate(zip(family.widths, net.units, strict=True)):
         for index in range(number):
             is_first = stage == index == 0
@@ -132,13 +126,12 @@ def units(net: Net) -> Iterator[Unit]:
                 shortcut_reads="activated" if shares and before else "raw",
                 resizing=Convolution(channels, outputs, 1, stride) if projects else "zero_pad" if pads else None,
                 resizing_last=projection_norm if projects else (),
-                gate=shortcut.gate(net, *((channels, outputs, stride) if at_entry else (outputs, outputs, 1))),
-                gate_reads=shortcut.gate_reads,
+                gate=shortcut.gate(
+                    net, *((outputs, outputs, 1) if shortcut.gates_branch else (channels, outputs, stride))
+                ),
                 weight_layers=_weight_layers(net, channels, width, outputs, stride),
-                between=placement.between,
                 dropout=net.residual_dropout,
-                last=placement.last,
-                after_addition=placement.after_addition,
+                placement=placement,
             )
             channels = outputs
 
@@ -158,9 +151,9 @@ def components(net: Net) -> Iterator[tuple[str, int]]:
     first = stem(net)
     layers = [(first.components, first.convolution.outputs), (tail(net), num_features(net))]
     for unit in units(net):
-        at_end = unit.resizing_last + unit.last + unit.after_addition
+        at_end = unit.resizing_last + unit.placement.last + unit.placement.after_addition
         layers += [(unit.before, unit.in_channels), (at_end, unit.out_channels)]
-        layers += [(unit.between, layer.outputs) for layer in unit.weight_layers[:-1]]
+        layers += [(unit.placement.between, layer.outputs) for layer in unit.weight_layers[:-1]]
     yield from ((name, channels) for names, channels in layers for name in names)
 
 
@@ -185,7 +178,7 @@ def macs(net: Net, size: int | None = None) -> int:
     for unit in units(net):
         end = unit.output_size(size)
         total += _macs([unit.resizing], size) + _macs(unit.weight_layers, size)
-        total += _macs(unit.gate, size if unit.gate_reads == "shortcut" else end)
+        total += _macs(unit.gate, end if SHORTCUTS[net.shortcut].gates_branch else size)
         size = end
     return total
 

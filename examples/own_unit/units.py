@@ -73,7 +73,7 @@ register(
         "identity, with squeeze and excitation of F",
         weighing=("", "times g"),
         gate=squeeze,
-        gate_reads="residual",
+        gates_branch=True,
     ),
     SqueezeAddition,
 )

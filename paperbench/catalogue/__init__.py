@@ -6,11 +6,16 @@ The vocabulary is that of He et al., "Identity Mappings in Deep Residual Network
 "the paper" below, and of "Deep Residual Learning for Image Recognition" (CVPR 2016, arXiv:1512.03385), called "v1".
 """
 
+from typing import Any
+
 from paperbench.catalogue.datasets import DATASETS, DatasetInfo
 from paperbench.catalogue.families import FAMILIES, Family
 from paperbench.catalogue.nets import ARGUMENTS, NETS, Net, checked, resolve, tags
 from paperbench.catalogue.placements import COMPONENTS, PLACEMENTS, Component, Placement
 from paperbench.catalogue.shortcuts import POOL, SHORTCUTS, Convolution, Shortcut
+
+PARTS: dict[type, dict[str, Any]] = {Component: COMPONENTS, Placement: PLACEMENTS, Shortcut: SHORTCUTS}
+"""What units are made of, by kind and name. `paperbench.models.register` adds to it."""
 
 __all__ = [
     "ARGUMENTS",
@@ -18,6 +23,7 @@ __all__ = [
     "DATASETS",
     "FAMILIES",
     "NETS",
+    "PARTS",
     "PLACEMENTS",
     "POOL",
     "SHORTCUTS",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import Field
@@ -62,19 +62,14 @@ class Net:
     residual_dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
 
     def __post_init__(self) -> None:
-        shortcut_keys = ("shortcut_option", *(key for shortcut in SHORTCUTS.values() for key in shortcut.defaults))
         family = FAMILIES[self.family]
         family.units(self.depth)
-        used = SHORTCUTS[self.shortcut].arguments(family)
-        for key in shortcut_keys:
-            is_given = getattr(self, key) is not None
-            if is_given and key not in used:
-                raise PaperbenchError(f"A net with shortcut {self.shortcut} has no {key}.")
-            if not is_given and used.get(key) is not None:
+        for field in fields(self):
+            if getattr(self, field.name) != field.default:
+                _check_use("A net", field.name, family, self.shortcut, self.placement)
+        for key, default in SHORTCUTS[self.shortcut].arguments(family).items():
+            if default is not None and getattr(self, key) is None:
                 raise PaperbenchError(f"A net with shortcut {self.shortcut} needs {key}.")
-        for key, default in (("stride_in", "first"), ("transition_shortcut", "activated")):
-            if getattr(self, key) != default:
-                _check_use("A net", key, family, self.shortcut, self.placement)
 
     def canonical(self) -> dict[str, Any]:
         """Return the fields that are not None, as JSON values, for specs and digests."""
@@ -114,6 +109,22 @@ def checked(owner: str, key: str, value: Any) -> Any:
     except TypedError as error:
         raise PaperbenchError(f"{key} of {owner}: {error}") from error
     return plain + 0.0 if isinstance(plain, float) else plain  # turns -0.0 into 0.0, which JSON would write differently
+
+
+def _check_use(name: str, key: str, family: Family, shortcut: str, placement: str) -> None:
+    """Raise a `PaperbenchError` if a net of this family, shortcut and placement would ignore the argument."""
+    users = [s.name for s in SHORTCUTS.values() if key in s.defaults]
+    if users and shortcut not in users:
+        reason = f"its shortcut is {shortcut}, and {key} is for {' and '.join(users)}"
+    elif key == "shortcut_option" and SHORTCUTS[shortcut].is_convolution:
+        reason = "every shortcut is a convolution"
+    elif key == "stride_in" and family.unit != "bottleneck":
+        reason = "only bottleneck units have this choice"
+    elif key == "transition_shortcut" and not PLACEMENTS[placement].before:
+        reason = f"units of placement {placement} have no pre-activation"
+    else:
+        return
+    raise PaperbenchError(f"{name} would ignore {key}: {reason}. Leave it out.")
 
 
 def _net(family: str, depth: int, placement: str = "original", shortcut: str = "identity") -> Net:
@@ -178,22 +189,6 @@ def resolve(name: str, /, **kwargs: Any) -> Net:
         theirs, others = (SHORTCUTS[one].arguments(FAMILIES[net.family]) for one in (shortcut, net.shortcut))
         values = {**dict.fromkeys(others), **theirs, **values}
     return _canonical(replace(net, **values))
-
-
-def _check_use(name: str, key: str, family: Family, shortcut: str, placement: str) -> None:
-    """Raise a `PaperbenchError` if a net of this family, shortcut and placement would ignore the argument."""
-    users = [s.name for s in SHORTCUTS.values() if key in s.defaults]
-    if users and shortcut not in users:
-        reason = f"its shortcut is {shortcut}, and {key} is for {' and '.join(users)}"
-    elif key == "shortcut_option" and SHORTCUTS[shortcut].is_convolution:
-        reason = "every shortcut is a convolution"
-    elif key == "stride_in" and family.unit != "bottleneck":
-        reason = "only bottleneck units have this choice"
-    elif key == "transition_shortcut" and not PLACEMENTS[placement].before:
-        reason = f"units of placement {placement} have no pre-activation"
-    else:
-        return
-    raise PaperbenchError(f"{name} would ignore {key}: {reason}. Leave it out.")
 
 
 def _canonical(net: Net) -> Net:

@@ -1,13 +1,13 @@
 """The six shortcut connections of Fig. 2, including the two gated ones (gating, Sec. 3.1), and their arguments.
 
-`paperbench.models.shortcuts` implements them; `paperbench.models.register` adds those of others.
+`paperbench.models.shortcuts` implements them; `paperbench.models.register` adds others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from paperbench.catalogue.families import Family
 
@@ -60,8 +60,8 @@ class Shortcut:
             braces; "" if nothing. With a gate, "times g" or "times (1 - g)".
         gate: Returns the steps of the gate g of a unit with these inputs, outputs and stride: convolutions, and the
             rest in words, of which `POOL` changes the size of the signal.
-        gate_reads: Whether the gate reads what the "shortcut" reads, or the end of the "residual" path. That has the
-            unit's outputs as its inputs, and stride 1.
+        gates_branch: Whether the gate reads the end of the residual path, where inputs are the unit's outputs, instead
+            of what the shortcut reads.
         is_convolution: Whether the shortcut of every unit is a projection.
         draws: Whether a forward pass in training draws random numbers.
     """
@@ -72,7 +72,7 @@ class Shortcut:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     weighing: tuple[str, str] = ("", "")
     gate: Callable[[Net, int, int, int], tuple[Convolution | str, ...]] = lambda *_: ()
-    gate_reads: Literal["shortcut", "residual"] = "shortcut"
+    gates_branch: bool = False
     is_convolution: bool = False
     draws: bool = False
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from paperbench.architecture import num_features, parameters, stem, tail, units
 from paperbench.catalogue import ARGUMENTS, DATASETS, FAMILIES, NETS, Net, checked, resolve, tags
 from paperbench.errors import PaperbenchError
-from paperbench.models.layers import component, components, convolution
+from paperbench.models.parts import component, components, convolution
 from paperbench.models.residual_unit import ResidualUnit
 from paperbench.models.shortcuts import Addition
 from paperbench.models.stage import Stage
@@ -82,11 +82,9 @@ class ResidualNet(nn.Module):
         self.num_features = self.head_hidden_size = num_features(net)
         self.tail = components(tail(net), self.num_features)
         found, stated = sum(p.numel() for p in self.parameters()), parameters(replace(net, num_classes=0))
-        if found != stated:  # only of units that are not the paper's
-            raise PaperbenchError(
-                f"The layers of placement {net.placement} and shortcut {net.shortcut} have {found:,} parameters, and "
-                f"those that they are registered with {stated:,}. Correct `parameters` of a component, or `gate`."
-            )
+        if found != stated:  # which is wrong in parts that somebody has registered
+            what = f"{found:,} parameters, and {stated:,} by what placement {net.placement} and shortcut {net.shortcut}"
+            raise PaperbenchError(f"The net has {what} state. Correct `parameters` of a component, or a gate.")
         self.global_pool: nn.Module
         self.fc: nn.Module
         self.reset_classifier(net.num_classes, global_pool)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from paperbench.architecture import Unit
 from paperbench.catalogue import Net
-from paperbench.models.layers import component, components, convolution
+from paperbench.models.parts import component, components, convolution
 from paperbench.models.shortcuts import make_addition, make_shortcut
 
 
@@ -18,7 +18,7 @@ def residual_function(unit: Unit) -> nn.Sequential:
         if unit.dropout and k == len(unit.weight_layers):
             function.add_module("dropout", nn.Dropout(unit.dropout))
         function.add_module(f"conv{k}", convolution(layer))
-        for name in unit.last if k == len(unit.weight_layers) else unit.between:
+        for name in unit.placement.last if k == len(unit.weight_layers) else unit.placement.between:
             function.add_module(f"{name}{k}", component(name, layer.outputs))
     return function
 
@@ -42,7 +42,7 @@ class ResidualUnit(nn.Module):
         self.shortcut = make_shortcut(unit)
         self.residual = residual_function(unit)
         self.addition = make_addition(net, unit)
-        self.after_addition = components(unit.after_addition, unit.out_channels)
+        self.after_addition = components(unit.placement.after_addition, unit.out_channels)
 
     def paths(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return what the addition takes: the signals from shortcut and residual path, and the shortcut's input."""

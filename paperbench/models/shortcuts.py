@@ -1,18 +1,17 @@
 """The six shortcut connections of Fig. 2: identity, scaling, gating, convolution and dropout.
 
 A shortcut has two parts. `make_shortcut` returns the module on the shortcut path: the identity, what changes the
-dimensions, or, for Fig. 2(e), a `Projection` in every unit (option C). `make_addition` returns the module that joins
+dimensions, or, for Fig. 2(e), a projection in every unit (option C). `make_addition` returns the module that joins
 the shortcut h and the residual function F, with the factors, gates or dropout in front of the addition.
 
 Where a unit changes dimensions, v1 (Sec. 3.3) offers option A, a strided identity with zero channels appended
-(`ZeroPadShortcut`), and option B, a 1x1 projection (`Projection`).
+(`ZeroPadShortcut`), and option B, a projection: a 1x1 convolution, with BN in some placements.
 
 All additions take the signal from the shortcut path and the residual, both (N, C, H, W), and `shortcut_input`, the
 signal that enters the shortcut and that gates read. They return (N, C, H, W). Their method `weigh` returns the two
 terms of the sum: h(x) and F(x) of Eq. (1) with their factors.
 """
 
-from collections.abc import Callable, Iterable
 from functools import partial
 
 import torch
@@ -20,8 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paperbench.architecture import Unit
-from paperbench.catalogue import SHORTCUTS, Convolution, Net
-from paperbench.models.layers import component, convolution
+from paperbench.catalogue import SHORTCUTS, Convolution, Net, Shortcut
+from paperbench.models.parts import MAKERS, component, convolution
 
 
 class ZeroPadShortcut(nn.Module):
@@ -47,25 +46,16 @@ class ZeroPadShortcut(nn.Module):
         return f"stride={self.stride}, added_channels={self.added_channels}"
 
 
-class Projection(nn.Sequential):
-    """Options B and C: a 1x1 convolution without bias, followed by components.
-
-    Shape: (N, in_channels, H, W) -> (N, out_channels, ceil(H / stride), ceil(W / stride)).
-    """
-
-    def __init__(self, layer: Convolution, names: Iterable[str]) -> None:
-        super().__init__()
-        self.add_module("conv", convolution(layer))
-        for name in names:
-            self.add_module(name, component(name, layer.outputs))
-
-
 def make_shortcut(unit: Unit) -> nn.Module:
     """Return the module on the shortcut path of a unit, before the addition."""
     if unit.resizing is None:
         return nn.Identity()
-    if isinstance(unit.resizing, Convolution):
-        return Projection(unit.resizing, unit.resizing_last)
+    if isinstance(unit.resizing, Convolution):  # options B and C
+        projection = nn.Sequential()
+        projection.add_module("conv", convolution(unit.resizing))
+        for name in unit.resizing_last:
+            projection.add_module(name, component(name, unit.out_channels))
+        return projection
     return ZeroPadShortcut(unit.in_channels, unit.out_channels, unit.stride)
 
 
@@ -153,7 +143,7 @@ class DropoutAddition(Addition):
         return self.scale * dropped, residual
 
 
-ADDITIONS: dict[str, Callable[..., Addition]] = {
+MAKERS[Shortcut] |= {
     "constant_scaling": ScaledAddition,
     "exclusive_gating": partial(GatedAddition, exclusive=True),
     "shortcut_only_gating": partial(GatedAddition, exclusive=False),
@@ -163,6 +153,8 @@ ADDITIONS: dict[str, Callable[..., Addition]] = {
 
 def make_addition(net: Net, unit: Unit) -> Addition:
     """Return the module that joins the shortcut and the residual function of a unit."""
-    if net.shortcut not in ADDITIONS:
+    if net.shortcut not in MAKERS[Shortcut]:
         return Addition()
-    return ADDITIONS[net.shortcut](unit, **{key: getattr(net, key) for key in SHORTCUTS[net.shortcut].defaults})
+    arguments = {key: getattr(net, key) for key in SHORTCUTS[net.shortcut].defaults}
+    addition: Addition = MAKERS[Shortcut][net.shortcut](unit, **arguments)
+    return addition

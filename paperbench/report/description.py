@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Literal
 
 from paperbench.architecture import Unit, macs, parameters, stem, tail, units
 from paperbench.catalogue import COMPONENTS, FAMILIES, NETS, PLACEMENTS, POOL, SHORTCUTS, Convolution, Net
@@ -18,7 +17,7 @@ class Paths:
     Attributes:
         shared: Before the paths split.
         shortcut, gate, residual: On each path. `gate` is empty if the shortcut has no gate.
-        gate_reads: Input of the gate: that of the "shortcut", or the end of the "residual" path.
+        gates_branch: Whether the gate reads the end of the residual path.
         weighing: What happens to the shortcut and to the residual path right before the addition; "" if nothing.
         after: After the addition.
     """
@@ -26,7 +25,7 @@ class Paths:
     shared: tuple[str, ...]
     shortcut: tuple[str, ...]
     gate: tuple[str, ...]
-    gate_reads: Literal["shortcut", "residual"]
+    gates_branch: bool
     residual: tuple[str, ...]
     weighing: tuple[str, str]
     after: tuple[str, ...]
@@ -40,10 +39,10 @@ class Paths:
         )
         parts = {
             "On both paths": self.shared,
-            "Gate g": self.gate if self.gate_reads == "shortcut" else (),
+            "Gate g": () if self.gates_branch else self.gate,
             "Shortcut": shortcut or ("identity",),
             "Residual path": residual,
-            "Gate g, which reads the residual path": self.gate if self.gate_reads == "residual" else (),
+            "Gate g, which reads the residual path": self.gate if self.gates_branch else (),
             "After the addition": self.after,
         }
         return " ".join(f"{name}: {', '.join(texts)}." for name, texts in parts.items() if texts)
@@ -70,18 +69,19 @@ def paths(net: Net, unit: Unit, *, plain: bool = False) -> Paths:
         shortcut += [f"+ {unit.out_channels - unit.in_channels} zero channels"]
     residual = [] if is_shared else [*before]
     for number, layer in enumerate(unit.weight_layers):
-        residual += component_names(unit.between) if number else ()
+        residual += component_names(unit.placement.between) if number else ()
         residual += [f"dropout {unit.dropout:g}"] if unit.dropout and layer is unit.weight_layers[-1] else []
         residual += conv(layer)
-    at_shortcut, at_residual = (text.format(**vars(net)) for text in SHORTCUTS[net.shortcut].weighing)
+    kind = SHORTCUTS[net.shortcut]
+    at_shortcut, at_residual = (text.format(**vars(net)) for text in kind.weighing)
     return Paths(
         before if is_shared else (),
         tuple(shortcut),
         tuple(text for step in unit.gate for text in (conv(step) if isinstance(step, Convolution) else [step])),
-        unit.gate_reads,
-        (*residual, *component_names(unit.last)),
+        kind.gates_branch,
+        (*residual, *component_names(unit.placement.last)),
         (at_shortcut.removesuffix("times 1"), at_residual.removesuffix("times 1")),
-        component_names(unit.after_addition),
+        component_names(unit.placement.after_addition),
     )
 
 

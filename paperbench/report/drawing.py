@@ -187,12 +187,12 @@ class _Path:
         self.shapes.append(Line((*self.points, (x, y)), self.width, arrow))
         self.points = [(x, y)]
 
-    def box(self, text: str) -> None:
+    def boxes(self, texts: Iterable[str]) -> None:
         x = self.points[-1][0]
-        text = text.replace("times ", _TIMES + " ")
-        fill = _colour(text) or (_WEIGHTS if "conv" in text or text == "weight" else "")
-        y = self.y + _ARROW + _BOX_HEIGHT / 2
-        self._node(Box(x, y, _box_width(text), _BOX_HEIGHT, text, fill), _BOX_HEIGHT / 2)
+        for text in (one.replace("times ", _TIMES + " ") for one in texts):
+            fill = _colour(text) or (_WEIGHTS if "conv" in text or text == "weight" else "")
+            y = self.y + _ARROW + _BOX_HEIGHT / 2
+            self._node(Box(x, y, _box_width(text), _BOX_HEIGHT, text, fill), _BOX_HEIGHT / 2)
 
     def circle(self, text: str, y: float) -> None:
         self._node(Circle(self.points[-1][0], y, _RADIUS, text), _RADIUS)
@@ -240,23 +240,21 @@ def _chain(one: Paths, number: int, *, is_asymmetric: bool = False) -> Drawing:
 
 def _draw_unit(unit: Paths, main: _Path, gate_x: float, residual_x: float) -> None:
     """Draw a unit at the end of `main`, which then goes on from it."""
-    for text in unit.shared:
-        main.box(text)
+    main.boxes(unit.shared)
     main.to(0, main.y + 5)
     gate, residual = _Path(main.shapes, main.points), _Path(main.shapes, main.points)
-    on_branch = unit.gate_reads == "residual"
-    if unit.gate and not on_branch:
+    if unit.gate and not unit.gates_branch:
         gate.to(gate_x, main.y)
         residual.points = gate.points
     residual.points = [*residual.points, (residual_x, main.y)]
-    for path, texts in ((main, unit.shortcut), (gate, () if on_branch else unit.gate), (residual, unit.residual)):
-        for text in texts:
-            path.box(text)
-    if on_branch:
+    main.boxes(unit.shortcut)
+    if not unit.gates_branch:
+        gate.boxes(unit.gate)
+    residual.boxes(unit.residual)
+    if unit.gates_branch:
         residual.to(residual_x, residual.y + 5)
         gate.points = [*residual.points, (gate_x, residual.y)]
-        for text in unit.gate:
-            gate.box(text)
+        gate.boxes(unit.gate)
     y = max(path.y for path in (main, gate, residual))
     if unit.gate:
         y += _ARROW + _BOX_HEIGHT / 2
@@ -278,15 +276,13 @@ def _draw_unit(unit: Paths, main: _Path, gate_x: float, residual_x: float) -> No
     elif any(unit.weighing):
         for path, text in zip((main, residual), unit.weighing, strict=True):
             path.points.append((path.points[0][0], y))
-            if text:
-                path.box(text)
+            path.boxes(filter(None, [text]))
         y += _ARROW + _BOX_HEIGHT
     y += _ARROW + _RADIUS
     main.circle("+", y)
     residual.points.append((residual_x, y))
     residual.to(_RADIUS, y, arrow=True)
-    for text in unit.after:
-        main.box(text)
+    main.boxes(unit.after)
 
 
 def _colour(text: str) -> str:

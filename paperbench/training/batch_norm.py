@@ -41,8 +41,7 @@ class BatchNormAverages:
     """The averages of all BN layers of a net, which become the statistics that it is tested with.
 
     Args:
-        net: All its BN layers, if it has any, are of `TrainingBatchNorm2d`, with the same weight of the newest
-            statistics.
+        net: Its BN layers, if any, are of `TrainingBatchNorm2d`, with the same weight of the newest statistics.
     """
 
     def __init__(self, net: nn.Module) -> None:

@@ -47,7 +47,7 @@ class Mistake(NamedTuple):
     words: str
 
 
-NETS = "paperbench/models/residual_net.py", "paperbench/models/layers.py", "paperbench/models/shortcuts.py"
+NETS = "paperbench/models/residual_net.py", "paperbench/models/parts.py", "paperbench/models/shortcuts.py"
 LAYERS, PLACEMENTS = "paperbench/architecture.py", "paperbench/catalogue/placements.py"
 RECIPE, SGD, STEP = "experiments/recipes/cifar.yaml", "paperbench/training/optimiser.py", "paperbench/training/step.py"
 LOADER, RATES = "paperbench/data/loader.py", "paperbench/specs/recipe.py"

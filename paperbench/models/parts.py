@@ -1,57 +1,71 @@
-"""Components, placements and shortcuts that are not the paper's."""
+"""Convolutions and components as modules, and `register`, for parts of units that are not the paper's."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from torch import nn
 
-from paperbench.catalogue import ARGUMENTS, COMPONENTS, PLACEMENTS, SHORTCUTS, Component, Placement, Shortcut
+from paperbench.catalogue import ARGUMENTS, COMPONENTS, PARTS, Component, Convolution, Placement, Shortcut
 from paperbench.errors import PaperbenchError
-from paperbench.models.layers import MODULES
-from paperbench.models.shortcuts import ADDITIONS
 from paperbench.typed import Problem, raise_problems, unknown_words
 
 Part = Component | Placement | Shortcut
+Maker = Callable[..., Any]
 
-_TAKEN = {"conv", "dropout", "pool", "training", *dir(nn.Sequential)}
-"""Names of what stands beside components in a module."""
+MAKERS: dict[type, dict[str, Maker]] = {kind: {} for kind in PARTS}
+"""What makes the modules of parts, by kind and name; see `register`."""
+
+MAKERS[Component] |= {"bn": nn.BatchNorm2d, "relu": lambda _: nn.ReLU()}
 
 
-def register(part: Part, make: Callable[..., nn.Module] | None = None) -> None:
+def convolution(layer: Convolution) -> nn.Conv2d:
+    """Return a convolution with torch's initial weights."""
+    has_bias = layer.bias is not None
+    return nn.Conv2d(layer.inputs, layer.outputs, layer.kernel, layer.stride, layer.kernel // 2, bias=has_bias)
+
+
+def component(name: str, channels: int) -> nn.Module:
+    """Return a component for the given number of channels."""
+    made: nn.Module = MAKERS[Component][name](channels)
+    return made
+
+
+def components(names: Iterable[str], channels: int) -> nn.Module:
+    """Return components in the given order, or the identity if `names` is empty."""
+    parts = nn.Sequential()
+    for name in names:
+        parts.add_module(name, component(name, channels))
+    return parts if len(parts) else nn.Identity()
+
+
+def register(part: Part, make: Maker | None = None) -> None:
     """Make a component, placement or shortcut known in this process. The same may be registered again.
 
     Args:
         make: Of a component, makes its module for a number of channels; a module with parameters sets them in
             `reset_parameters`. Of a shortcut, makes its `Addition` for a unit and the values of the shortcut's
-            arguments; None for h + F.
+            arguments; None for h + F. Placements have none.
     """
-    noun = type(part).__name__.lower()
-    known: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-        "component": (COMPONENTS, MODULES),
-        "placement": (PLACEMENTS, {}),
-        "shortcut": (SHORTCUTS, ADDITIONS),
-    }
-    parts, makes = known[noun]
-    if part.name not in parts:
+    noun, known, makers = type(part).__name__.lower(), PARTS[type(part)], MAKERS[type(part)]
+    if part.name not in known:
         raise_problems(Problem((f"{noun} {part.name}", *one.path), one.message) for one in _problems(part, make))
-        parts[part.name] = part
-        makes |= {} if make is None else {part.name: make}
-    elif _code([parts[part.name], makes.get(part.name)]) != _code([part, make]):
+        known[part.name] = part
+        makers |= {part.name: make} if make else {}
+    elif [_code(known[part.name]), _code(makers.get(part.name))] != [_code(part), _code(make)]:
         raise PaperbenchError(f"There is another {noun} {part.name}. Give yours a name of its own.")
 
 
 def _code(value: Any) -> Any:
     """Return a value with code in place of functions and classes, which are new ones if a file is executed again."""
-    if isinstance(value, list):
-        return [_code(one) for one in value]
     if isinstance(value, type | Part):
         return {name: _code(one) for name, one in vars(value).items() if name[:2] != "__" or callable(one)}
     return getattr(getattr(value, "fget", value), "__code__", value)  # of a property or function
 
 
-def _problems(part: Part, make: Any) -> Iterator[Problem]:
-    if not re.fullmatch("[a-z][a-z0-9_]*", part.name) or part.name in _TAKEN:
+def _problems(part: Part, make: Maker | None) -> Iterator[Problem]:
+    is_taken = part.name in ("conv", "dropout", "pool") or hasattr(nn.Sequential(), part.name)  # beside components
+    if is_taken or not re.fullmatch("[a-z][a-z0-9_]*", part.name):
         yield Problem((), "needs another name, of lowercase letters, digits and underscores, that torch does not use.")
     match part:
         case Component():
