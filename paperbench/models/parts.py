@@ -67,11 +67,11 @@ def _problems(part: Part, make: Maker | None) -> Iterator[Problem]:
     is_taken = part.name in ("conv", "dropout", "pool") or hasattr(nn.Sequential(), part.name)  # beside components
     if is_taken or not re.fullmatch("[a-z][a-z0-9_]*", part.name):
         yield Problem((), "needs another name, of lowercase letters, digits and underscores, that torch does not use.")
+    if not isinstance(part, Shortcut) and isinstance(part, Component) == (make is None):
+        yield Problem((), "a component needs a second argument, which makes its module; a placement takes none.")
     match part:
         case Component():
             yield from unknown_words("kind", [((), part.kind)], ("norm", "activation"))
-            if make is None:
-                yield Problem((), "needs what makes its module, as the second argument.")
         case Placement():
             for position in ("before", "last", "after_addition", "between"):
                 names = getattr(part, position)

@@ -83,8 +83,8 @@ class ResidualNet(nn.Module):
         self.tail = components(tail(net), self.num_features)
         found, stated = sum(p.numel() for p in self.parameters()), parameters(replace(net, num_classes=0))
         if found != stated:  # which is wrong in parts that somebody has registered
-            what = f"{found:,} parameters, and {stated:,} by what placement {net.placement} and shortcut {net.shortcut}"
-            raise PaperbenchError(f"The net has {what} state. Correct `parameters` of a component, or a gate.")
+            what = f"{found:,} parameters without its classifier; its placement and shortcut state {stated:,}"
+            raise PaperbenchError(f"The net has {what}. Correct `parameters` of a component, or the steps of a gate.")
         self.global_pool: nn.Module
         self.fc: nn.Module
         self.reset_classifier(net.num_classes, global_pool)
