@@ -114,15 +114,13 @@ class ResidualNet(nn.Module):
         for module in self.modules():
             if isinstance(module, Addition):
                 own |= module.init_weights(generator)
-            elif module in own:
-                continue
-            elif isinstance(module, nn.Conv2d):
+            elif isinstance(module, nn.Conv2d) and module not in own:
                 nn.init.kaiming_normal_(module.weight, mode=fan, nonlinearity="relu", generator=generator)
                 if again:
                     module.weight.copy_(_orthogonal(module.weight.shape, again))
             elif isinstance(module, nn.Linear):
                 _init_classifier(module, generator)
-            elif callable(reset := getattr(module, "reset_parameters", None)):
+            elif module not in own and callable(reset := getattr(module, "reset_parameters", None)):
                 reset()
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
