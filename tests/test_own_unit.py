@@ -166,6 +166,15 @@ def test_what_cannot_be_registered_is_refused(own: dict[str, Any], part: Any, ma
     assert before == PARTS
 
 
+def test_same_code_may_be_registered_again_but_no_other_of_this_name(own: dict[str, Any]) -> None:
+    code = "from functools import partial\nregister(Component('leaky', '', 'activation'), partial(lambda slope, _: nn.LeakyReLU(slope), 0.1))"
+    for _ in range(2):
+        exec(code, {**globals()})
+    for ours, other in (("0.1", "0.2"), ("LeakyReLU", "CELU")):
+        with pytest.raises(PaperbenchError, match="another component leaky"):
+            exec(code.replace(ours, other), {**globals()})
+
+
 def test_parameters_that_are_not_stated_are_refused(own: dict[str, Any]) -> None:
     register(Component("prelu", "PReLU", "activation"), nn.PReLU)
     register(Placement("learnt", "", "", before=("rms", "prelu")))

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -60,6 +61,8 @@ def _code(value: Any) -> Any:
     """Return a value with code in place of functions and classes, which are new ones if a file is executed again."""
     if isinstance(value, type | Part):
         return {name: _code(one) for name, one in vars(value).items() if name[:2] != "__" or callable(one)}
+    if isinstance(value, partial):
+        return _code(value.func), value.args, value.keywords
     return getattr(getattr(value, "fget", value), "__code__", value)  # of a property or function
 
 
