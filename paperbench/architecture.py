@@ -5,30 +5,30 @@ Models, diagrams and counts are all derived from it. Nothing here imports torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from paperbench.catalogue import FAMILIES, PLACEMENTS, SHORTCUTS, Component, Convolution, Net
+from paperbench.catalogue import COMPONENTS, FAMILIES, PLACEMENTS, POOL, SHORTCUTS, Convolution, Net, Placement
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One residual unit.
+    """One residual unit. Components are names of `COMPONENTS`.
 
     Attributes:
         stage, index: Position in the net: stage, and unit within the stage, both counted from 0.
         in_channels, out_channels: Channels of the unit's input and output.
         stride: Stride of the whole unit.
         before: Components before the first weight layer, the pre-activation.
-        shortcut_reads: Input of the shortcut and the gate: the unit's "raw" input, or "activated" by `before`.
+        shortcut_reads: Input of the shortcut: the unit's "raw" input, or "activated" by `before`.
         resizing: The layer on the shortcut: a projection, option A's "zero_pad", or None for the identity. With
             convolution shortcuts, Fig. 2(e), every unit has a projection.
-        resizing_bn: Whether BN follows that projection.
+        resizing_last: Components after that projection.
         gate: The steps of the gate, Fig. 2(c) and (d), if there is one: convolutions, and the rest in words.
-        weight_layers, between: The convolutions on the residual path, and the components between two of them.
+        weight_layers: The convolutions on the residual path.
         dropout: Probability of dropout right before the last of them, if there is any.
-        last, after_addition: Components after the last weight layer, and after the addition.
+        placement: What stands between two of them, after the last, and after the addition.
     """
 
     stage: int
@@ -36,34 +36,18 @@ class Unit:
     in_channels: int
     out_channels: int
     stride: int
-    before: tuple[Component, ...]
+    before: tuple[str, ...]
     shortcut_reads: Literal["raw", "activated"]
     resizing: Convolution | Literal["zero_pad"] | None
-    resizing_bn: bool
+    resizing_last: tuple[str, ...]
     gate: tuple[Convolution | str, ...]
     weight_layers: tuple[Convolution, ...]
-    between: tuple[Component, ...]
     dropout: float | None
-    last: tuple[Component, ...]
-    after_addition: tuple[Component, ...]
-
-    def normalised_channels(self) -> Iterator[int]:
-        """Yield the channels of each BN layer, in order."""
-        layers = [(self.before, self.in_channels), (("bn",) * self.resizing_bn, self.out_channels)]
-        layers += [(self.between, layer.outputs) for layer in self.weight_layers[:-1]]
-        layers += [(self.last + self.after_addition, self.out_channels)]
-        yield from (channels for components, channels in layers for name in components if name == "bn")
+    placement: Placement
 
     def output_size(self, size: int) -> int:
         """Return the side of the output for an input of side `size`."""
-        for layer in self.weight_layers:
-            size = layer.output_size(size)
-        return size
-
-    def convolutions(self) -> Iterator[Convolution]:
-        """Yield all convolutions, including those of shortcut and gate."""
-        layers = (self.resizing, *self.gate, *self.weight_layers)
-        yield from (layer for layer in layers if isinstance(layer, Convolution))
+        return -(-size // self.stride)
 
 
 @dataclass(frozen=True)
@@ -76,7 +60,7 @@ class Stem:
     """
 
     convolution: Convolution
-    components: tuple[Component, ...]
+    components: tuple[str, ...]
     pools: bool
 
     def output_size(self, size: int) -> int:
@@ -89,18 +73,19 @@ def stem(net: Net) -> Stem:
     """Return the stem: the first convolution, and BN and ReLU where the first unit does not bring its own.
 
     Unit 1 reads BN-ReLU of that convolution in every placement ("the first activation right after conv1 and before
-    splitting into two paths", Appendix).
+    splitting into two paths", Appendix). Units with another norm or activation between two weight layers have it here.
     """
-    family = FAMILIES[net.family]
-    components: tuple[Component, ...] = ("bn", "relu")
+    family, placement = FAMILIES[net.family], PLACEMENTS[net.placement]
+    components = placement.between
     if family.pools_early:
         # BN and ReLU come "right after conv1" (Appendix), so before the pooling and never in the first unit.
         return Stem(Convolution(net.in_chans, family.widths[0], 7, 2), components, pools=True)
-    components = tuple(name for name in components if name not in PLACEMENTS[net.placement].before)
+    brought = {COMPONENTS[name].kind for name in placement.before}
+    components = tuple(name for name in components if COMPONENTS[name].kind not in brought)
     return Stem(Convolution(net.in_chans, family.widths[0], 3, 1), components, pools=False)
 
 
-def tail(net: Net) -> tuple[Component, ...]:
+def tail(net: Net) -> tuple[str, ...]:
     """Return the components after the last unit: "an extra activation right after" (Appendix), as units begin with."""
     return PLACEMENTS[net.placement].before
 
@@ -119,7 +104,7 @@ def units(net: Net) -> Iterator[Unit]:
     does it there too. With `transition_shortcut="raw"`, shortcuts that change dimensions read the raw signal.
     """
     family, placement, shortcut = FAMILIES[net.family], PLACEMENTS[net.placement], SHORTCUTS[net.shortcut]
-    projection_bn = placement.projection_bn if net.shortcut_bn is None else net.shortcut_bn
+    projection_norm = placement.projection_norm if net.shortcut_bn is None else ("bn",) * net.shortcut_bn
     channels = family.widths[0]
     for stage, (width, number) in enumerate(zip(family.widths, net.units, strict=True)):
         for index in range(number):
@@ -140,13 +125,13 @@ def units(net: Net) -> Iterator[Unit]:
                 before=before,
                 shortcut_reads="activated" if shares and before else "raw",
                 resizing=Convolution(channels, outputs, 1, stride) if projects else "zero_pad" if pads else None,
-                resizing_bn=projects and projection_bn,
-                gate=shortcut.gate(net, channels, outputs, stride),
+                resizing_last=projection_norm if projects else (),
+                gate=shortcut.gate(
+                    net, *((outputs, outputs, 1) if shortcut.gates_branch else (channels, outputs, stride))
+                ),
                 weight_layers=_weight_layers(net, channels, width, outputs, stride),
-                between=placement.between,
                 dropout=net.residual_dropout,
-                last=placement.last,
-                after_addition=placement.after_addition,
+                placement=placement,
             )
             channels = outputs
 
@@ -161,16 +146,24 @@ def _weight_layers(net: Net, inputs: int, width: int, outputs: int, stride: int)
     )
 
 
-def parameters(net: Net) -> int:
-    """Return the number of trainable parameters: convolutions (with gates), BN scales and shifts, and classifier."""
-    first, last = stem(net), num_features(net)
-    convolutions, normalised = [first.convolution], [first.convolution.outputs] if "bn" in first.components else []
+def components(net: Net) -> Iterator[tuple[str, int]]:
+    """Yield the components of a net, each with its channels."""
+    first = stem(net)
+    layers = [(first.components, first.convolution.outputs), (tail(net), num_features(net))]
     for unit in units(net):
-        convolutions += unit.convolutions()
-        normalised += unit.normalised_channels()
-    normalised += [last] if "bn" in tail(net) else []
-    classifier = (last + 1) * net.num_classes
-    return sum(c.parameters for c in convolutions) + 2 * sum(normalised) + classifier
+        at_end = unit.resizing_last + unit.placement.last + unit.placement.after_addition
+        layers += [(unit.before, unit.in_channels), (at_end, unit.out_channels)]
+        layers += [(unit.placement.between, layer.outputs) for layer in unit.weight_layers[:-1]]
+    yield from ((name, channels) for names, channels in layers for name in names)
+
+
+def parameters(net: Net) -> int:
+    """Return the number of trainable parameters: convolutions (with gates), components, and classifier."""
+    total = stem(net).convolution.parameters + (num_features(net) + 1) * net.num_classes
+    for unit in units(net):
+        layers = (unit.resizing, *unit.gate, *unit.weight_layers)
+        total += sum(layer.parameters for layer in layers if isinstance(layer, Convolution))
+    return total + sum(COMPONENTS[name].parameters * channels for name, channels in components(net))
 
 
 def macs(net: Net, size: int | None = None) -> int:
@@ -183,8 +176,19 @@ def macs(net: Net, size: int | None = None) -> int:
     total = first.convolution.macs(size) + num_features(net) * net.num_classes
     size = first.output_size(size)
     for unit in units(net):
-        total += sum(layer.macs(size) for layer in (unit.resizing, *unit.gate) if isinstance(layer, Convolution))
-        for layer in unit.weight_layers:
-            total += layer.macs(size)
-            size = layer.output_size(size)
+        end = unit.output_size(size)
+        total += _macs([unit.resizing], size) + _macs(unit.weight_layers, size)
+        total += _macs(unit.gate, end if SHORTCUTS[net.shortcut].gates_branch else size)
+        size = end
+    return total
+
+
+def _macs(steps: Iterable[Convolution | str | None], size: int) -> int:
+    total = 0
+    for step in steps:
+        if isinstance(step, Convolution):
+            total += step.macs(size)
+            size = step.output_size(size)
+        elif step == POOL:
+            size = 1
     return total

@@ -2,7 +2,7 @@
 
 By the shortcut the signal and the gradient pass a unit "without concerning any weight layers" (Sec. 2). That path is
 read off with everything else held fixed: gates, the noise of dropout, statistics of batch norm, and which values ReLU
-lets pass. What remains is linear in the signal.
+lets pass. What remains is linear in the signal, unless norms or activations are others than the paper's.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paperbench.architecture import Unit
-from paperbench.catalogue import Net
+from paperbench.catalogue import Convolution, Net
 from paperbench.models.residual_unit import ResidualUnit
-from paperbench.models.shortcuts import Projection, ZeroPadShortcut
+from paperbench.models.shortcuts import ZeroPadShortcut
 
 # By torch, in its first jvp.
 warnings.filterwarnings("ignore", r"`torch\.jit\.script` is deprecated", module=r"torch\.")
@@ -93,7 +93,7 @@ def resizing(net: Net, facts: Unit, unit: ResidualUnit) -> nn.Module:
         return nn.Identity()
     if net.shortcut_option is None:
         return ZeroPadShortcut(facts.in_channels, facts.out_channels, facts.stride)
-    return unit.shortcut.get_submodule("conv") if isinstance(unit.shortcut, Projection) else unit.shortcut
+    return unit.shortcut.get_submodule("conv") if isinstance(facts.resizing, Convolution) else unit.shortcut
 
 
 def _held(module: nn.Module, x: Tensor, at: Tensor) -> Tensor:

@@ -149,7 +149,7 @@ def _forward(subject: Subject, x: Tensor) -> Iterator[tuple[UnitAt, dict[str, An
         from_input = unit.factor * unit.shortcut(from_input)
         from_residuals = unit.factor * push(unit.shortcut, unit.x, from_residuals) + unit.residual
         alone, identity = unit.without_residual(alone), resizing(subject.model.net, facts, module)(identity)
-        has_relu = "relu" in facts.after_addition
+        has_relu = "relu" in facts.placement.after_addition
         yield (
             unit,
             {

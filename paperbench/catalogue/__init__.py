@@ -6,25 +6,31 @@ The vocabulary is that of He et al., "Identity Mappings in Deep Residual Network
 "the paper" below, and of "Deep Residual Learning for Image Recognition" (CVPR 2016, arXiv:1512.03385), called "v1".
 """
 
-from paperbench.catalogue.datasets import DATASETS, DatasetInfo
-from paperbench.catalogue.families import FAMILIES, Family
+from typing import Any
+
+from paperbench.catalogue.datasets import DATASETS
+from paperbench.catalogue.families import FAMILIES
 from paperbench.catalogue.nets import ARGUMENTS, NETS, Net, checked, resolve, tags
 from paperbench.catalogue.own import AnyNet, OwnNet, find_file, is_function, know_function, own_net
-from paperbench.catalogue.placements import PLACEMENTS, Component, Placement
-from paperbench.catalogue.shortcuts import SHORTCUTS, Convolution, Shortcut
+from paperbench.catalogue.placements import COMPONENTS, PLACEMENTS, Component, Placement
+from paperbench.catalogue.shortcuts import POOL, SHORTCUTS, Convolution, Shortcut
+
+PARTS: dict[type, dict[str, Any]] = {Component: COMPONENTS, Placement: PLACEMENTS, Shortcut: SHORTCUTS}
+"""What units are made of, by kind and name. `paperbench.models.register` adds to it."""
 
 __all__ = [
     "ARGUMENTS",
+    "COMPONENTS",
     "DATASETS",
     "FAMILIES",
     "NETS",
+    "PARTS",
     "PLACEMENTS",
+    "POOL",
     "SHORTCUTS",
     "AnyNet",
     "Component",
     "Convolution",
-    "DatasetInfo",
-    "Family",
     "Net",
     "OwnNet",
     "Placement",

@@ -64,19 +64,14 @@ class Net:
     is_at_hand: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        shortcut_keys = ("shortcut_option", *(key for shortcut in SHORTCUTS.values() for key in shortcut.defaults))
         family = FAMILIES[self.family]
         family.units(self.depth)
-        used = SHORTCUTS[self.shortcut].arguments(family)
-        for key in shortcut_keys:
-            is_given = getattr(self, key) is not None
-            if is_given and key not in used:
-                raise PaperbenchError(f"A net with shortcut {self.shortcut} has no {key}.")
-            if not is_given and used.get(key) is not None:
+        for field in fields(self):
+            if getattr(self, field.name) != field.default:
+                _check_use("A net", field.name, family, self.shortcut, self.placement)
+        for key, default in SHORTCUTS[self.shortcut].arguments(family).items():
+            if default is not None and getattr(self, key) is None:
                 raise PaperbenchError(f"A net with shortcut {self.shortcut} needs {key}.")
-        for key, default in (("stride_in", "first"), ("transition_shortcut", "activated")):
-            if getattr(self, key) != default:
-                _check_use("A net", key, family, self.shortcut, self.placement)
 
     def canonical(self) -> dict[str, Any]:
         """Return the fields that are not None, as JSON values, for specs and digests."""
@@ -117,6 +112,22 @@ def checked(owner: str, key: str, value: Any) -> Any:
     except TypedError as error:
         raise PaperbenchError(f"{key} of {owner}: {error}") from error
     return plain + 0.0 if isinstance(plain, float) else plain  # turns -0.0 into 0.0, which JSON would write differently
+
+
+def _check_use(name: str, key: str, family: Family, shortcut: str, placement: str) -> None:
+    """Raise a `PaperbenchError` if a net of this family, shortcut and placement would ignore the argument."""
+    users = [s.name for s in SHORTCUTS.values() if key in s.defaults]
+    if users and shortcut not in users:
+        reason = f"its shortcut is {shortcut}, and {key} is for {' and '.join(users)}"
+    elif key == "shortcut_option" and SHORTCUTS[shortcut].is_convolution:
+        reason = "every shortcut is a convolution"
+    elif key == "stride_in" and family.unit != "bottleneck":
+        reason = "only bottleneck units have this choice"
+    elif key == "transition_shortcut" and not PLACEMENTS[placement].before:
+        reason = f"units of placement {placement} have no pre-activation"
+    else:
+        return
+    raise PaperbenchError(f"{name} would ignore {key}: {reason}. Leave it out.")
 
 
 def _net(family: str, depth: int, placement: str = "original", shortcut: str = "identity") -> Net:
@@ -183,27 +194,11 @@ def resolve(name: str, /, **kwargs: Any) -> Net:
     return _canonical(replace(net, **values))
 
 
-def _check_use(name: str, key: str, family: Family, shortcut: str, placement: str) -> None:
-    """Raise a `PaperbenchError` if a net of this family, shortcut and placement would ignore the argument."""
-    users = [s.name for s in SHORTCUTS.values() if key in s.defaults]
-    if users and shortcut not in users:
-        reason = f"its shortcut is {shortcut}, and {key} is for {' and '.join(users)}"
-    elif key == "shortcut_option" and SHORTCUTS[shortcut].is_convolution:
-        reason = "every shortcut is a convolution"
-    elif key == "stride_in" and family.unit != "bottleneck":
-        reason = "only bottleneck units have this choice"
-    elif key == "transition_shortcut" and not PLACEMENTS[placement].before:
-        reason = f"units of placement {placement} have no pre-activation"
-    else:
-        return
-    raise PaperbenchError(f"{name} would ignore {key}: {reason}. Leave it out.")
-
-
 def _canonical(net: Net) -> Net:
     """Return the canonical form of a net that can be written in two ways."""
     if (net.shortcut_scale, net.residual_scale) == (1.0, 1.0):
         net = replace(net, shortcut="identity", shortcut_scale=None, residual_scale=None)
-    if net.shortcut_bn == PLACEMENTS[net.placement].projection_bn:
+    if ("bn",) * bool(net.shortcut_bn) == PLACEMENTS[net.placement].projection_norm:
         net = replace(net, shortcut_bn=None)
     if net.residual_dropout == 0:
         net = replace(net, residual_dropout=None)

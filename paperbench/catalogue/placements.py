@@ -1,12 +1,31 @@
-"""Placements of BN and ReLU in a residual unit: the five cases of Fig. 4."""
+"""Placements of BN and ReLU in a residual unit: the five cases of Fig. 4. `paperbench.models.register` adds others."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Component = Literal["bn", "relu"]
+
+@dataclass(frozen=True)
+class Component:
+    """What stands between weight layers, such as BN.
+
+    Attributes:
+        name: The name used in placements and in the names of modules.
+        title: Name in sentences and drawings.
+        kind: Whether it normalises the signal or is its nonlinearity.
+        parameters: Trainable parameters per channel.
+    """
+
+    name: str
+    title: str
+    kind: Literal["norm", "activation"]
+    parameters: int = 0
+
+
+COMPONENTS: dict[str, Component] = {
+    c.name: c for c in (Component("bn", "BN", "norm", parameters=2), Component("relu", "ReLU", "activation"))
+}
 
 
 @dataclass(frozen=True)
@@ -19,7 +38,7 @@ class Placement:
         name: The name used in net names.
         figure: Number of the figure in the paper; empty without one.
         title: Row heading in Table 2.
-        before: Components before the first weight layer, the pre-activation.
+        before: Names of components before the first weight layer, the pre-activation.
         last: Components after the last weight layer, before the addition.
         after_addition: Components after the addition, the function f of Eq. (2).
         between: Components between two weight layers.
@@ -28,18 +47,18 @@ class Placement:
     name: str
     figure: str
     title: str
-    before: tuple[Component, ...] = ()
-    last: tuple[Component, ...] = ()
-    after_addition: tuple[Component, ...] = ()
-    between: tuple[Component, ...] = ("bn", "relu")
+    before: tuple[str, ...] = ()
+    last: tuple[str, ...] = ()
+    after_addition: tuple[str, ...] = ()
+    between: tuple[str, ...] = ("bn", "relu")
 
     @property
-    def projection_bn(self) -> bool:
-        """Whether projection shortcuts have BN: if the residual branch has BN after its last weight layer."""
-        return "bn" in self.last
+    def projection_norm(self) -> tuple[str, ...]:
+        """The norm of projection shortcuts: that of the residual branch after its last weight layer, if it has one."""
+        return tuple(name for name in self.last if COMPONENTS[name].kind == "norm")
 
 
-PLACEMENTS: Mapping[str, Placement] = {
+PLACEMENTS: dict[str, Placement] = {
     p.name: p
     for p in (
         Placement("original", "4(a)", "original Residual Unit", last=("bn",), after_addition=("relu",)),

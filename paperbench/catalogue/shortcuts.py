@@ -1,6 +1,6 @@
 """The six shortcut connections of Fig. 2, including the two gated ones (gating, Sec. 3.1), and their arguments.
 
-`paperbench.models.shortcuts` implements them.
+`paperbench.models.shortcuts` implements them; `paperbench.models.register` adds others.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from paperbench.catalogue.families import Family
 
 if TYPE_CHECKING:
     from paperbench.catalogue.nets import Net
+
+POOL = "global average pool"
+"""The step that leaves one value per image and channel."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,8 @@ class Shortcut:
         weighing: What happens to the shortcut and to the residual path right before the addition, with arguments in
             braces; "" if nothing. With a gate, "times g" or "times (1 - g)".
         gate: Returns the steps of the gate g of a unit with these inputs, outputs and stride: convolutions, and the
-            rest in words.
+            rest in words, of which `POOL` changes the size of the signal.
+        gates_branch: Whether the gate reads F, which has the unit's outputs as channels, not the shortcut's input.
         is_convolution: Whether the shortcut of every unit is a projection.
         draws: Whether a forward pass in training draws random numbers.
     """
@@ -67,6 +71,7 @@ class Shortcut:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     weighing: tuple[str, str] = ("", "")
     gate: Callable[[Net, int, int, int], tuple[Convolution | str, ...]] = lambda *_: ()
+    gates_branch: bool = False
     is_convolution: bool = False
     draws: bool = False
 
@@ -84,7 +89,7 @@ _FACTORS = "times {shortcut_scale:g}", "times {residual_scale:g}"
 _GATE = {"gate_bias": -6.0, "gate_init": "he"}
 _DROPOUT = {"inverted": False}
 
-SHORTCUTS: Mapping[str, Shortcut] = {
+SHORTCUTS: dict[str, Shortcut] = {
     s.name: s
     for s in (
         Shortcut("identity", "2(a)", "identity"),

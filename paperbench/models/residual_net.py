@@ -19,11 +19,12 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
-from paperbench.architecture import num_features, stem, tail, units
+from paperbench.architecture import num_features, parameters, stem, tail, units
 from paperbench.catalogue import ARGUMENTS, DATASETS, FAMILIES, NETS, Net, checked, resolve, tags
 from paperbench.errors import PaperbenchError
-from paperbench.models.residual_unit import ResidualUnit, component, components
-from paperbench.models.shortcuts import Addition, convolution
+from paperbench.models.parts import component, components, convolution
+from paperbench.models.residual_unit import ResidualUnit
+from paperbench.models.shortcuts import Addition
 from paperbench.models.stage import Stage
 from paperbench.models.weights_file import check_weights
 from paperbench.specs.recipe import Initialisation
@@ -62,7 +63,7 @@ class ResidualNet(nn.Module):
         reduction = first.convolution.stride
         self._stem_level = -1  # index of the stem layer that gives the first feature level
         if first.pools:
-            self._add_feature(channels, reduction, f"stem.{first.components[-1]}")
+            self._add_feature(channels, reduction, f"stem.{('conv', *first.components)[-1]}")
             self._stem_level = len(self.stem) - 1
             self.stem.add_module("pool", nn.MaxPool2d(3, 2, padding=1))
             reduction *= 2
@@ -80,6 +81,10 @@ class ResidualNet(nn.Module):
         self._num_levels = len(self.feature_info)
         self.num_features = self.head_hidden_size = num_features(net)
         self.tail = components(tail(net), self.num_features)
+        found, stated = sum(p.numel() for p in self.parameters()), parameters(replace(net, num_classes=0))
+        if found != stated:  # which is wrong in parts that somebody has registered
+            what = f"{found:,} parameters without its classifier; its placement and shortcut state {stated:,}"
+            raise PaperbenchError(f"The net has {what}. Correct `parameters` of a component, or the steps of a gate.")
         self.global_pool: nn.Module
         self.fc: nn.Module
         self.reset_classifier(net.num_classes, global_pool)
@@ -94,7 +99,7 @@ class ResidualNet(nn.Module):
 
         He normal for convolutions (the paper's [23]; fan-out as in the authors' code), including gates unless
         `net.gate_init` is "gaussian"; gate bias b_g from `net.gate_bias`; BN scale 1 and shift 0. The classifier
-        follows Torch: weights uniform within 1/sqrt(inputs), bias 0.
+        follows Torch: weights uniform within 1/sqrt(inputs), bias 0. Other modules reset their own parameters.
 
         Args:
             generator: Source of randomness; torch's default generator if None.
@@ -113,10 +118,10 @@ class ResidualNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode=fan, nonlinearity="relu", generator=generator)
                 if again:
                     module.weight.copy_(_orthogonal(module.weight.shape, again))
-            elif isinstance(module, nn.BatchNorm2d):
-                module.reset_parameters()
             elif isinstance(module, nn.Linear):
                 _init_classifier(module, generator)
+            elif module not in own and callable(reset := getattr(module, "reset_parameters", None)):
+                reset()
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Return timm's patterns for layer-wise learning rates: one group per unit, or per stage if `coarse`."""

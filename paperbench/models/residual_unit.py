@@ -3,26 +3,12 @@
 Shortcuts, including the gated ones of Fig. 2(c) and (d), are in `paperbench.models.shortcuts`.
 """
 
-from collections.abc import Iterable
-
 from torch import Tensor, nn
 
 from paperbench.architecture import Unit
-from paperbench.catalogue import Component, Net
-from paperbench.models.shortcuts import convolution, make_addition, make_shortcut
-
-
-def component(name: Component, channels: int) -> nn.Module:
-    """Return BN or ReLU for the given number of channels."""
-    return nn.BatchNorm2d(channels) if name == "bn" else nn.ReLU()
-
-
-def components(names: Iterable[Component], channels: int) -> nn.Module:
-    """Return BN and ReLU in the given order, or the identity if `names` is empty."""
-    parts = nn.Sequential()
-    for name in names:
-        parts.add_module(name, component(name, channels))
-    return parts if len(parts) else nn.Identity()
+from paperbench.catalogue import Net
+from paperbench.models.parts import component, components, convolution
+from paperbench.models.shortcuts import make_addition, make_shortcut
 
 
 def residual_function(unit: Unit) -> nn.Sequential:
@@ -32,7 +18,7 @@ def residual_function(unit: Unit) -> nn.Sequential:
         if unit.dropout and k == len(unit.weight_layers):
             function.add_module("dropout", nn.Dropout(unit.dropout))
         function.add_module(f"conv{k}", convolution(layer))
-        for name in unit.last if k == len(unit.weight_layers) else unit.between:
+        for name in unit.placement.last if k == len(unit.weight_layers) else unit.placement.between:
             function.add_module(f"{name}{k}", component(name, layer.outputs))
     return function
 
@@ -56,7 +42,7 @@ class ResidualUnit(nn.Module):
         self.shortcut = make_shortcut(unit)
         self.residual = residual_function(unit)
         self.addition = make_addition(net, unit)
-        self.after_addition = components(unit.after_addition, unit.out_channels)
+        self.after_addition = components(unit.placement.after_addition, unit.out_channels)
 
     def paths(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return what the addition takes: the signals from shortcut and residual path, and the shortcut's input."""

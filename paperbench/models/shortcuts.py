@@ -1,18 +1,17 @@
 """The six shortcut connections of Fig. 2: identity, scaling, gating, convolution and dropout.
 
 A shortcut has two parts. `make_shortcut` returns the module on the shortcut path: the identity, what changes the
-dimensions, or, for Fig. 2(e), a `Projection` in every unit (option C). `make_addition` returns the module that joins
+dimensions, or, for Fig. 2(e), a projection in every unit (option C). `make_addition` returns the module that joins
 the shortcut h and the residual function F, with the factors, gates or dropout in front of the addition.
 
 Where a unit changes dimensions, v1 (Sec. 3.3) offers option A, a strided identity with zero channels appended
-(`ZeroPadShortcut`), and option B, a 1x1 projection (`Projection`).
+(`ZeroPadShortcut`), and option B, a projection: a 1x1 convolution, with BN in some placements.
 
 All additions take the signal from the shortcut path and the residual, both (N, C, H, W), and `shortcut_input`, the
 signal that enters the shortcut and that gates read. They return (N, C, H, W). Their method `weigh` returns the two
 terms of the sum: h(x) and F(x) of Eq. (1) with their factors.
 """
 
-from collections.abc import Callable, Mapping
 from functools import partial
 
 import torch
@@ -20,13 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paperbench.architecture import Unit
-from paperbench.catalogue import SHORTCUTS, Convolution, Net
-
-
-def convolution(layer: Convolution) -> nn.Conv2d:
-    """Return a convolution with torch's initial weights."""
-    has_bias = layer.bias is not None
-    return nn.Conv2d(layer.inputs, layer.outputs, layer.kernel, layer.stride, layer.kernel // 2, bias=has_bias)
+from paperbench.catalogue import SHORTCUTS, Convolution, Net, Shortcut
+from paperbench.models.parts import MAKERS, component, convolution
 
 
 class ZeroPadShortcut(nn.Module):
@@ -52,25 +46,16 @@ class ZeroPadShortcut(nn.Module):
         return f"stride={self.stride}, added_channels={self.added_channels}"
 
 
-class Projection(nn.Sequential):
-    """Options B and C: a 1x1 convolution without bias, followed by BN if `bn`.
-
-    Shape: (N, in_channels, H, W) -> (N, out_channels, ceil(H / stride), ceil(W / stride)).
-    """
-
-    def __init__(self, layer: Convolution, *, bn: bool) -> None:
-        super().__init__()
-        self.add_module("conv", convolution(layer))
-        if bn:
-            self.add_module("bn", nn.BatchNorm2d(layer.outputs))
-
-
 def make_shortcut(unit: Unit) -> nn.Module:
     """Return the module on the shortcut path of a unit, before the addition."""
     if unit.resizing is None:
         return nn.Identity()
-    if isinstance(unit.resizing, Convolution):
-        return Projection(unit.resizing, bn=unit.resizing_bn)
+    if isinstance(unit.resizing, Convolution):  # options B and C
+        projection = nn.Sequential()
+        projection.add_module("conv", convolution(unit.resizing))
+        for name in unit.resizing_last:
+            projection.add_module(name, component(name, unit.out_channels))
+        return projection
     return ZeroPadShortcut(unit.in_channels, unit.out_channels, unit.stride)
 
 
@@ -89,6 +74,10 @@ class Addition(nn.Module):
         h, f = self.weigh(shortcut, residual, shortcut_input)
         return h + f
 
+    def extra_repr(self) -> str:
+        plain = {key: value for key, value in vars(self).items() if key[0] != "_" and key != "training"}
+        return ", ".join(f"{key}={value}" for key, value in plain.items())
+
 
 class ScaledAddition(Addition):
     """Constant scaling, Fig. 2(b): `shortcut_scale` h + `residual_scale` F, Eq. (6)."""
@@ -99,9 +88,6 @@ class ScaledAddition(Addition):
 
     def weigh(self, shortcut: Tensor, residual: Tensor, shortcut_input: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         return self.shortcut_scale * shortcut, self.residual_scale * residual
-
-    def extra_repr(self) -> str:
-        return f"shortcut_scale={self.shortcut_scale}, residual_scale={self.residual_scale}"
 
 
 class GatedAddition(Addition):
@@ -135,9 +121,6 @@ class GatedAddition(Addition):
         gated = shortcut - gate * shortcut
         return gated, (gate * residual if self.exclusive else residual)
 
-    def extra_repr(self) -> str:
-        return f"exclusive={self.exclusive}, initial_bias={self.initial_bias}"
-
 
 class DropoutAddition(Addition):
     """Dropout of ratio 0.5 on the shortcut, Fig. 2(f), drawn from torch's default generator.
@@ -159,11 +142,8 @@ class DropoutAddition(Addition):
         dropped: Tensor = self.dropout(shortcut)
         return self.scale * dropped, residual
 
-    def extra_repr(self) -> str:
-        return f"scale={self.scale}"
 
-
-_ADDITIONS: Mapping[str, Callable[..., Addition]] = {
+MAKERS[Shortcut] |= {
     "constant_scaling": ScaledAddition,
     "exclusive_gating": partial(GatedAddition, exclusive=True),
     "shortcut_only_gating": partial(GatedAddition, exclusive=False),
@@ -173,6 +153,8 @@ _ADDITIONS: Mapping[str, Callable[..., Addition]] = {
 
 def make_addition(net: Net, unit: Unit) -> Addition:
     """Return the module that joins the shortcut and the residual function of a unit."""
-    if net.shortcut not in _ADDITIONS:
+    if net.shortcut not in MAKERS[Shortcut]:
         return Addition()
-    return _ADDITIONS[net.shortcut](unit, **{key: getattr(net, key) for key in SHORTCUTS[net.shortcut].defaults})
+    arguments = {key: getattr(net, key) for key in SHORTCUTS[net.shortcut].defaults}
+    addition: Addition = MAKERS[Shortcut][net.shortcut](unit, **arguments)
+    return addition

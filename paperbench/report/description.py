@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from paperbench.architecture import Unit, macs, parameters, stem, tail, units
-from paperbench.catalogue import FAMILIES, NETS, PLACEMENTS, SHORTCUTS, Convolution, Net
+from paperbench.catalogue import COMPONENTS, FAMILIES, NETS, PLACEMENTS, POOL, SHORTCUTS, Convolution, Net
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,7 @@ class Paths:
     Attributes:
         shared: Before the paths split.
         shortcut, gate, residual: On each path. `gate` is empty if the shortcut has no gate.
+        gates_branch: Whether the gate reads the end of the residual path.
         weighing: What happens to the shortcut and to the residual path right before the addition; "" if nothing.
         after: After the addition.
     """
@@ -24,6 +25,7 @@ class Paths:
     shared: tuple[str, ...]
     shortcut: tuple[str, ...]
     gate: tuple[str, ...]
+    gates_branch: bool
     residual: tuple[str, ...]
     weighing: tuple[str, str]
     after: tuple[str, ...]
@@ -37,9 +39,10 @@ class Paths:
         )
         parts = {
             "On both paths": self.shared,
-            "Gate g": self.gate,
+            "Gate g": () if self.gates_branch else self.gate,
             "Shortcut": shortcut or ("identity",),
             "Residual path": residual,
+            "Gate g, which reads the residual path": self.gate if self.gates_branch else (),
             "After the addition": self.after,
         }
         return " ".join(f"{name}: {', '.join(texts)}." for name, texts in parts.items() if texts)
@@ -60,23 +63,25 @@ def paths(net: Net, unit: Unit, *, plain: bool = False) -> Paths:
 
     shortcut = list[str]()
     if isinstance(unit.resizing, Convolution):
-        shortcut += [*conv(unit.resizing), *component_names(["bn"] * unit.resizing_bn)]
+        shortcut += [*conv(unit.resizing), *component_names(unit.resizing_last)]
     elif unit.resizing == "zero_pad":
         shortcut += ["every 2nd pixel"] if unit.stride == 2 else []
         shortcut += [f"+ {unit.out_channels - unit.in_channels} zero channels"]
     residual = [] if is_shared else [*before]
     for number, layer in enumerate(unit.weight_layers):
-        residual += component_names(unit.between) if number else ()
+        residual += component_names(unit.placement.between) if number else ()
         residual += [f"dropout {unit.dropout:g}"] if unit.dropout and layer is unit.weight_layers[-1] else []
         residual += conv(layer)
-    at_shortcut, at_residual = (text.format(**vars(net)) for text in SHORTCUTS[net.shortcut].weighing)
+    kind = SHORTCUTS[net.shortcut]
+    at_shortcut, at_residual = (text.format(**vars(net)) for text in kind.weighing)
     return Paths(
         before if is_shared else (),
         tuple(shortcut),
         tuple(text for step in unit.gate for text in (conv(step) if isinstance(step, Convolution) else [step])),
-        (*residual, *component_names(unit.last)),
+        kind.gates_branch,
+        (*residual, *component_names(unit.placement.last)),
         (at_shortcut.removesuffix("times 1"), at_residual.removesuffix("times 1")),
-        component_names(unit.after_addition),
+        component_names(unit.placement.after_addition),
     )
 
 
@@ -130,7 +135,7 @@ def begin(net: Net) -> list[str]:
 def end(net: Net) -> list[str]:
     """Return what comes after the last unit."""
     classifier = [f"classifier, {net.num_classes}"] * bool(net.num_classes)
-    return [*component_names(tail(net)), "global average pool", *classifier]
+    return [*component_names(tail(net)), POOL, *classifier]
 
 
 def heading(net: Net) -> dict[str, str]:
@@ -162,7 +167,7 @@ def format_conv(layer: Convolution) -> str:
 
 def component_names(components: Iterable[str]) -> tuple[str, ...]:
     """Return the names of components for people."""
-    return tuple({"bn": "BN", "relu": "ReLU"}[name] for name in components)
+    return tuple(COMPONENTS[name].title for name in components)
 
 
 def format_shape(channels: int, size: int) -> str:

@@ -16,7 +16,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from paperbench.architecture import Unit, stem, units
-from paperbench.catalogue import FAMILIES, Net, resolve
+from paperbench.catalogue import COMPONENTS, FAMILIES, Net, resolve
 from paperbench.errors import count, one_line
 from paperbench.report.description import (
     Paths,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _FONT, _SMALL = 8.0, 7.0
 _BOX_HEIGHT, _ARROW, _RADIUS, _GAP, _THICK = 14.0, 9.0, 5.5, 14.0, 1.6
 _TEXT_WIDTH = 560.0
-_COLOURS = {"BN": "#e69f00", "ReLU": "#009e73"}  # of Okabe and Ito, for the colour-blind
+_COLOURS = {"norm": "#e69f00", "activation": "#009e73"}  # of Okabe and Ito, for the colour-blind
 _WEIGHTS = "#0072b2"
 _BASELINE = 0.35  # of the font size, below the middle of a line
 _TIMES = "\N{MULTIPLICATION SIGN}"
@@ -187,12 +187,12 @@ class _Path:
         self.shapes.append(Line((*self.points, (x, y)), self.width, arrow))
         self.points = [(x, y)]
 
-    def box(self, text: str) -> None:
+    def boxes(self, texts: Iterable[str]) -> None:
         x = self.points[-1][0]
-        text = text.replace("times ", _TIMES + " ")
-        fill = _COLOURS.get(text) or (_WEIGHTS if "conv" in text or text == "weight" else "")
-        y = self.y + _ARROW + _BOX_HEIGHT / 2
-        self._node(Box(x, y, _box_width(text), _BOX_HEIGHT, text, fill), _BOX_HEIGHT / 2)
+        for text in (one.replace("times ", _TIMES + " ") for one in texts):
+            fill = _colour(text) or (_WEIGHTS if "conv" in text or text == "weight" else "")
+            y = self.y + _ARROW + _BOX_HEIGHT / 2
+            self._node(Box(x, y, _box_width(text), _BOX_HEIGHT, text, fill), _BOX_HEIGHT / 2)
 
     def circle(self, text: str, y: float) -> None:
         self._node(Circle(self.points[-1][0], y, _RADIUS, text), _RADIUS)
@@ -217,7 +217,7 @@ def _chain(one: Paths, number: int, *, is_asymmetric: bool = False) -> Drawing:
     residual = (gate + gate_width / 2 if one.gate else main_width / 2) + _GAP + residual_width / 2
     shapes: list[Shape] = _signal(0, 5, 0)
     main = _Path(shapes, [(0, 13)], _THICK)
-    activation = 5 + _ARROW / 2 + sum(_ARROW + _BOX_HEIGHT for _ in takewhile(_COLOURS.__contains__, one.residual))
+    activation = 5 + _ARROW / 2 + sum(_ARROW + _BOX_HEIGHT for _ in takewhile(_colour, one.residual))
     borders = []
     for k in range(number):
         if k:
@@ -240,17 +240,21 @@ def _chain(one: Paths, number: int, *, is_asymmetric: bool = False) -> Drawing:
 
 def _draw_unit(unit: Paths, main: _Path, gate_x: float, residual_x: float) -> None:
     """Draw a unit at the end of `main`, which then goes on from it."""
-    for text in unit.shared:
-        main.box(text)
+    main.boxes(unit.shared)
     main.to(0, main.y + 5)
     gate, residual = _Path(main.shapes, main.points), _Path(main.shapes, main.points)
-    if unit.gate:
+    if unit.gate and not unit.gates_branch:
         gate.to(gate_x, main.y)
         residual.points = gate.points
     residual.points = [*residual.points, (residual_x, main.y)]
-    for path, texts in ((main, unit.shortcut), (gate, unit.gate), (residual, unit.residual)):
-        for text in texts:
-            path.box(text)
+    main.boxes(unit.shortcut)
+    if not unit.gates_branch:
+        gate.boxes(unit.gate)
+    residual.boxes(unit.residual)
+    if unit.gates_branch:
+        residual.to(residual_x, residual.y + 5)
+        gate.points = [*residual.points, (gate_x, residual.y)]
+        gate.boxes(unit.gate)
     y = max(path.y for path in (main, gate, residual))
     if unit.gate:
         y += _ARROW + _BOX_HEIGHT / 2
@@ -272,15 +276,18 @@ def _draw_unit(unit: Paths, main: _Path, gate_x: float, residual_x: float) -> No
     elif any(unit.weighing):
         for path, text in zip((main, residual), unit.weighing, strict=True):
             path.points.append((path.points[0][0], y))
-            if text:
-                path.box(text)
+            path.boxes(filter(None, [text]))
         y += _ARROW + _BOX_HEIGHT
     y += _ARROW + _RADIUS
     main.circle("+", y)
     residual.points.append((residual_x, y))
     residual.to(_RADIUS, y, arrow=True)
-    for text in unit.after:
-        main.box(text)
+    main.boxes(unit.after)
+
+
+def _colour(text: str) -> str:
+    """Return the colour of a component with this title; "" for other texts."""
+    return next((_COLOURS[one.kind] for one in COMPONENTS.values() if one.title == text), "")
 
 
 def _strip(net: Net) -> Drawing:

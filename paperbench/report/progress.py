@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from paperbench.architecture import macs
-from paperbench.catalogue import Net
 from paperbench.errors import count, duration
 from paperbench.runs.history import HistoryLine
 from paperbench.runs.observer import Observer
@@ -216,18 +214,21 @@ class Progress(Observer):
 
 def _final_work(run: PlannedRun, test_seconds: float | None) -> tuple[str, float | None]:
     """Return what is averaged and tested at the end, and how long it takes, going by a test of this length."""
+    from paperbench.models.building import layout, macs  # with torch, which has been loaded when a run is shown
+
     recipe, dataset = run.recipe, run.dataset
     sizes = [one.crop for one in recipe.evaluations.values()] or [run.side]
     tests = {1: "", 2: " twice"}.get(len(sizes), f" {len(sizes)} times")
     what = f"testing {count(dataset.num_test, 'image')}{tests}"
     images = [(dataset.num_test, size) for size in sizes]
-    if recipe.batch_norm.at_test == "reestimated":
+    has_averages = any(name.endswith("running_mean") for name in layout(run.net).state_dict())
+    if recipe.batch_norm.at_test == "reestimated" and has_averages:
         what = f"averaging BN statistics over {count(dataset.num_train, 'training image')}, {what}"
         images.append((dataset.num_train, run.side))
     if test_seconds is None:
         return what, None
-    costs = [n * (macs(run.net, size) if isinstance(run.net, Net) else size**2) for n, size in [images[0], *images]]
-    return what, test_seconds * sum(costs[1:]) / costs[0]
+    last_test = dataset.num_test * macs(run.net, sizes[0])
+    return what, test_seconds * sum(n * macs(run.net, size) for n, size in images) / last_test
 
 
 def _clock(seconds: float) -> str:

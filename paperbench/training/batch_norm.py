@@ -78,13 +78,14 @@ class BatchNormAverages:
     """The averages of all BN layers of a net, which become the statistics that it is tested with.
 
     Args:
-        net: The averages of all its BN layers are kept apart, with the same weight of the newest statistics.
+        net: The averages of its BN layers, if any, are kept apart, with the same weight of the newest statistics.
     """
 
     def __init__(self, net: nn.Module) -> None:
         self._layers = [layer for layer in net.modules() if isinstance(layer, _TrainingBatchNorm)]
         names = "running_mean", "running_var"
         self._averages = [layer.get_buffer(name) for layer in self._layers for name in names]
+        self._like = next(net.parameters())
 
     @property
     def statistics(self) -> list[Tensor]:
@@ -94,7 +95,8 @@ class BatchNormAverages:
     @torch.no_grad()
     def last_batch(self) -> Tensor:
         """Return the statistics of the last batch in training, (values,). Clears them."""
-        parts = self.statistics
+        if not (parts := self.statistics):  # torch refuses empty lists
+            return self._like.new_empty(0)
         row = torch.cat(parts)
         torch._foreach_zero_(parts)  # with a weight of 0, torch's kernel would add what is not finite to the next ones
         return row
@@ -102,7 +104,8 @@ class BatchNormAverages:
     @torch.no_grad()
     def move(self, row: Tensor) -> None:
         """Add a group's row of statistics to the moving averages, with the weight that the layers have."""
-        torch._foreach_lerp_(self._averages, self._split(row), self._layers[0].momentum or 0.0)
+        if self._layers:
+            torch._foreach_lerp_(self._averages, self._split(row), self._layers[0].momentum or 0.0)
 
     @torch.no_grad()
     def set(self, row: Tensor) -> None:

@@ -102,12 +102,16 @@ def reestimate_batch_norm(
 
     The running mean and (unbiased) variance of every BN layer become the averages of its batch statistics over all
     groups, with equal weights. They are added up in float64, in the order of the groups. The parameters do not change.
+    Of a net without BN, no image is read.
 
     Args:
         groups: Those of this process: images of shape (N, 3, H, W).
         between_groups: Called before each group; may raise to abort, which leaves the net in training mode.
     """
     averages = BatchNormAverages(model.train())
+    if not averages.statistics:
+        model.eval()
+        return
 
     def statistics(images: Tensor) -> Tensor:
         between_groups()

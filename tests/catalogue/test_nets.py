@@ -161,10 +161,10 @@ def test_unknown_argument_is_also_a_type_error() -> None:
         ({"family": "basics"}, "unknown family 'basics'. Did you mean 'basic'"),
         ({"filters": 16}, "filters: unknown key"),
         ({"shortcut_option": None}, "A net with shortcut identity needs shortcut_option"),
-        ({"shortcut": "conv"}, "A net with shortcut conv has no shortcut_option"),
+        ({"shortcut": "conv"}, "A net would ignore shortcut_option: every shortcut is a convolution"),
         ({"stride_in": "middle"}, "A net would ignore stride_in: only bottleneck units"),
         ({"placement": "original", "transition_shortcut": "raw"}, "A net would ignore transition_shortcut"),
-        ({"gate_bias": -6.0}, "A net with shortcut identity has no gate_bias"),
+        ({"gate_bias": -6.0}, "A net would ignore gate_bias: its shortcut is identity"),
         ({"shortcut": "dropout"}, "A net with shortcut dropout needs inverted"),
     ],
 )

@@ -47,14 +47,14 @@ class Mistake(NamedTuple):
     words: str
 
 
-NETS = "paperbench/models/residual_net.py", "paperbench/models/residual_unit.py", "paperbench/models/shortcuts.py"
+NETS = "paperbench/models/residual_net.py", "paperbench/models/parts.py", "paperbench/models/shortcuts.py"
 LAYERS, PLACEMENTS = "paperbench/architecture.py", "paperbench/catalogue/placements.py"
 RECIPE, SGD, STEP = "experiments/recipes/cifar.yaml", "paperbench/training/optimiser.py", "paperbench/training/step.py"
 LOADER, RATES = "paperbench/data/loader.py", "paperbench/specs/recipe.py"
 TRAINER, AVERAGES = "paperbench/training/trainer.py", "paperbench/training/batch_norm.py"
 # fmt: off
 MISTAKES = [Mistake(*fields) for fields in (
-    ("eps 1e-3 in the module", NETS[1], "BatchNorm2d(channels)", "BatchNorm2d(channels, eps=1e-3)", SHALLOW,
+    ("eps 1e-3 in the module", NETS[1], "nn.BatchNorm2d,", "lambda n: nn.BatchNorm2d(n, eps=1e-3),", SHALLOW,
      "bn: was eps 1e-05 and is eps 0.001"),
     ("eps 1e-3 in the recipe", RECIPE, "eps: 0.00001", "eps: 0.001", SHALLOW, "bn: was eps 1e-05 and is eps 0.001"),
     ("BN's momentum 0.01 for 0.1", TRAINER, "batch_norm.moving_average", "batch_norm.moving_average / 10", SHALLOW,
