@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
 from paperbench.catalogue import DATASETS
-from paperbench.errors import PaperbenchError, closest, count, nearest
+from paperbench.errors import PaperbenchError, closest, count, nearest, one_line
 from paperbench.specs.cell import Cell
-from paperbench.specs.expected import Disputed, Expected, Peer, Source
+from paperbench.specs.expected import WITHOUT_NUMBERS, Defaults, Disputed, Expected, Peer, Source
 from paperbench.specs.experiment import Experiment, Setting
 from paperbench.specs.profile import Profile, Profiles
 from paperbench.specs.recipe import DROPS_OR_SCHEDULE, Evaluation, Recipe
 from paperbench.specs.run_spec import canonical_json
-from paperbench.specs.table_files import TableFiles, read_named, resolve_cells, table_ids, yaml_names
+from paperbench.specs.table_files import (
+    TableFiles,
+    find_spec_root,
+    profiles_file,
+    read_named,
+    recipe_files,
+    resolve_cells,
+    table_ids,
+)
 from paperbench.specs.yaml_file import Document, SpecError, read_yaml
 from paperbench.typed import KeyPath, Problem, unknown_words
 
-__all__ = ["Table", "find_spec_root", "load_experiment", "load_profiles", "read_table", "table_ids"]
+__all__ = ["Table", "find_spec_root", "load_profiles", "read_table", "read_tables", "table_ids"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,12 @@ class Table:
     @property
     def source(self) -> Source:
         return self.expected.source
+
+    @property
+    def defaults(self) -> Defaults:
+        """Those of its numbers; of the first one, if all are those of other tables."""
+        numbered = (cell.defaults for cell in self.all_cells if cell.number is not None)
+        return self.expected.defaults or next(numbered, WITHOUT_NUMBERS)
 
     @property
     def name(self) -> str:
@@ -158,21 +172,17 @@ def _corrected(pattern: str, names: Sequence[str]) -> str:
     return closest(pattern, names) or pattern
 
 
-def find_spec_root(chosen: Path | None = None) -> Path:
-    """Return the directory that contains experiments/ and expected/.
+def read_tables(root: Path, complain: Callable[[str, str], object] = lambda *_: None) -> Iterator[Table]:
+    """Load all tables under `root` that can be read.
 
     Args:
-        chosen: The user's directory. Default: the installed wheel's, or the source checkout.
+        complain: Called with the id of each other table, and the first thing that is wrong with it.
     """
-    package = Path(__file__).resolve().parents[1]
-    for root in [chosen] if chosen else [package / "_specs", package.parent]:
-        if (root / "experiments").is_dir() and (root / "expected").is_dir():
-            return root
-    if chosen:
-        raise PaperbenchError(
-            f"{chosen} does not contain the directories experiments/ and expected/. Name one that does, or omit it."
-        )
-    raise PaperbenchError("experiments/ and expected/ are missing from this installation. Reinstall paperbench.")
+    for table in table_ids(root):
+        try:
+            yield read_table(table, root)
+        except PaperbenchError as error:
+            complain(table, one_line(str(error).splitlines()[0]))
 
 
 def read_table(table: str, root: Path) -> Table:
@@ -183,10 +193,8 @@ def read_table(table: str, root: Path) -> Table:
         raise PaperbenchError(f"Unknown table {table!r}. {nearest(meant, known)} `paperbench list` lists all tables.")
     files = TableFiles(table, root)
     cells, others = resolve_cells(files, root)
-    originals = {
-        name: read_named(root / "experiments" / "recipes" / f"{name}.yaml", Recipe, "recipe")
-        for name in {cell.recipe for cell in cells}
-    }
+    recipes_by_name = recipe_files(root)
+    originals = {name: read_named(recipes_by_name[name], Recipe, "recipe") for name in {cell.recipe for cell in cells}}
     if problems := dict.fromkeys(_recipe_problems(cells, files.experiment, originals)):
         raise files.experiment_file.error(problems)
     profiles, recipes = _load_recipes(cells, originals, root)
@@ -195,21 +203,18 @@ def read_table(table: str, root: Path) -> Table:
 
 
 def load_profiles(root: Path) -> Profiles:
-    """Load experiments/profiles.yaml under `root`."""
-    return read_yaml(root / "experiments" / "profiles.yaml").parse(Profiles)
-
-
-def load_experiment(table: str, root: Path) -> Experiment:
-    """Load experiments/<table>.yaml under `root` alone."""
-    return read_named(root / "experiments" / f"{table}.yaml", Experiment, "table")[1]
+    """Load the profiles of the tables under `root`."""
+    return read_yaml(profiles_file(root)).parse(Profiles)
 
 
 def _load_recipes(
     cells: Sequence[Cell], originals: Mapping[str, tuple[Document, Recipe]], root: Path
 ) -> tuple[Profiles, dict[tuple[str, str], Recipe]]:
     """Load the profiles and, by names of profile and recipe, the recipe of every cell in each profile."""
-    changes = read_yaml(root / "experiments" / "profiles.yaml")
-    profiles, known = changes.parse(Profiles), yaml_names(root / "experiments" / "recipes")
+    changes = read_yaml(file := profiles_file(root))
+    profiles, known = changes.parse(Profiles), recipe_files(root)
+    is_own = file.is_relative_to(root)
+    remedy = "" if is_own else " It is paperbench's: write experiments/profiles.yaml, with profiles of your own."
     recipes: dict[tuple[str, str], Recipe] = {}
     problems: list[Problem] = []
     for profile_name, profile in profiles.profiles.items():
@@ -227,7 +232,7 @@ def _load_recipes(
                         raise changed.error([DROPS_OR_SCHEDULE])
                     recipe = changed.parse(Recipe)
                 except SpecError as error:
-                    message = f"{error}\n(Recipe {name} with the changes of profile {profile_name}.)"
+                    message = f"{error}\n(Recipe {name} with the changes of profile {profile_name}.{remedy})"
                     raise SpecError(message) from error
             if recipes.setdefault((profile_name, name), recipe) != recipe:
                 message = f"change recipe {name} in two ways. Give the rows that train on {dataset} another recipe."
