@@ -224,8 +224,7 @@ class Report:
     @property
     def result(self) -> str:
         """How many cells have each verdict and how many claims each standing, and on which data, in one sentence."""
-        has_numbers = self.comparison.table.has_numbers
-        verdicts = Counter(cell.compared.verdict for cell in self._shown if has_numbers)
+        verdicts = Counter(cell.compared.verdict for cell in self._shown if self.comparison.table.has_numbers)
         external = sum(cell.is_external for cell in self._shown)
         standings = Counter(claim.standing for claim in self.comparison.claims)
         data = sorted({net.ours.conditions.data.name for net in self.nets if net.ours and net.ours.conditions.data})
@@ -241,8 +240,7 @@ class Report:
         if external:
             parts.append(f"{count(external, 'cell')} judged by external results alone")
         where = f"; our runs were trained on {' and '.join(data)}" if data else ""
-        nothing = "no cell has a published number or a run" if has_numbers else "no number is published"
-        text = "; ".join(parts) or nothing
+        text = "; ".join(parts) or "no cell is judged"
         return f"{text[0].upper()}{text[1:]}{where}."
 
     @property

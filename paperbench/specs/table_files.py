@@ -29,17 +29,19 @@ def find_spec_root(chosen: Path | None = None) -> Path:
     for root in [chosen] if chosen else [package / "_specs", package.parent]:
         if (root / "experiments").is_dir():
             return root
-    if chosen:
-        raise PaperbenchError(
-            f"{chosen} does not contain the directory experiments/. Name one that does, or omit it; `paperbench init "
-            "DIR` makes one."
-        )
-    raise PaperbenchError("experiments/ is missing from this installation. Reinstall paperbench.")
+    if chosen is None:
+        raise PaperbenchError("experiments/ is missing from this installation. Reinstall paperbench.")
+    raise PaperbenchError(f"{chosen} has no directory experiments/. `paperbench init DIR` makes one in DIR.")
 
 
 def table_ids(root: Path) -> list[str]:
     """Return the ids of the tables that have an experiment under `root`."""
     return sorted(path.stem for path in (root / "experiments").glob("*.yaml") if path.stem != "profiles")
+
+
+def tables_here() -> list[str]:
+    """Return the ids of the tables that the working directory has and paperbench has not."""
+    return [table for table in table_ids(Path()) if table not in table_ids(find_spec_root())]
 
 
 def recipe_files(root: Path) -> dict[str, Path]:

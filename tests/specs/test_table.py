@@ -48,7 +48,7 @@ def test_unknown_table_gets_a_suggestion(name: Any) -> None:
 
 
 def test_directory_without_tables_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PaperbenchError, match="does not contain the directory experiments/"):
+    with pytest.raises(PaperbenchError, match="has no directory experiments/"):
         find_spec_root(tmp_path)
     (tmp_path / "experiments").mkdir()
     assert find_spec_root(tmp_path) == tmp_path
