@@ -218,7 +218,7 @@ class PublishedTable:
     """A table as the paper prints it, which is also its `str`.
 
     Attributes:
-        root: The directory with its experiments/ and expected/.
+        root: The directory with its experiments/.
     """
 
     def __init__(self, table: Table, root: Path) -> None:

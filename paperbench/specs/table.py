@@ -186,7 +186,7 @@ def read_tables(root: Path, complain: Callable[[str, str], object] = lambda *_: 
 
 
 def read_table(table: str, root: Path) -> Table:
-    """Load a table from the directories experiments/ and expected/ under `root`."""
+    """Load a table from experiments/ and, for what is published, expected/ under `root`."""
     known = table_ids(root)
     if table not in known:
         meant = f"table{table}" if f"table{table}" in known else str(table)

@@ -12,7 +12,6 @@ import torch
 from tests.cli.conftest import Run
 from tests.golden import assert_golden
 
-
 TABLE = Path("My Units/experiments/my_units.yaml")
 
 
