@@ -41,7 +41,8 @@ def execute(args: argparse.Namespace) -> int:
         "Next: `paperbench show table2` prints the published numbers, the recipe and the nets. `paperbench run table2 "
         "--profile smoke` trains small nets in minutes; without --profile it runs the paper's experiment."
     )
-    if args.tables is None and (here := tables_here()):
+    if here := tables_here():
         next_steps = f"./experiments has others: {listing(here)}. `paperbench list --tables .` lists them."
-    print("\n" + paragraph(next_steps))
+    if args.tables is None:
+        print("\n" + paragraph(next_steps))
     return 1 if wrong else 0

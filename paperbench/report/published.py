@@ -86,7 +86,7 @@ def _notes_of(table: Table, cell: Cell) -> Iterator[str]:
         yield f"the same result as {cell.home}"
     if expected.source:
         yield f"from {'the ' if expected.source.startswith('Appendix') else ''}{expected.source}"
-    if cell.published_runs != defaults.n:
+    if cell.published_runs != defaults.n and expected.value != "unprinted":
         runs = "a single run" if cell.published_runs == 1 else f"median of {cell.published_runs} runs"
         yield f"published: {runs}"
     if expected.std is not None:

@@ -60,9 +60,9 @@ class Table:
 
     @property
     def defaults(self) -> Defaults:
-        """Those of its numbers; of the first one, if all are those of other tables."""
-        numbered = (cell.defaults for cell in self.all_cells if cell.number is not None)
-        return self.expected.defaults or next(numbered, WITHOUT_NUMBERS)
+        """Those of its published results; of the first one, if all are in other tables."""
+        published = (cell.defaults for cell in self.all_cells if cell.expected.value != "unprinted")
+        return self.expected.defaults or next(published, WITHOUT_NUMBERS)
 
     @property
     def name(self) -> str:
@@ -182,7 +182,7 @@ def read_tables(root: Path, complain: Callable[[str, str], object] = lambda *_: 
         try:
             yield read_table(table, root)
         except PaperbenchError as error:
-            complain(table, one_line(str(error).splitlines()[0]))
+            complain(table, one_line(str(error).partition("\n")[0]))
 
 
 def read_table(table: str, root: Path) -> Table:
@@ -213,8 +213,7 @@ def _load_recipes(
     """Load the profiles and, by names of profile and recipe, the recipe of every cell in each profile."""
     changes = read_yaml(file := profiles_file(root))
     profiles, known = changes.parse(Profiles), recipe_files(root)
-    is_own = file.is_relative_to(root)
-    remedy = "" if is_own else " It is paperbench's: write experiments/profiles.yaml, with profiles of your own."
+    remedy = "" if file.is_relative_to(root) else " It is paperbench's: write experiments/profiles.yaml of your own."
     recipes: dict[tuple[str, str], Recipe] = {}
     problems: list[Problem] = []
     for profile_name, profile in profiles.profiles.items():
