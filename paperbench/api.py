@@ -17,7 +17,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from os import PathLike
@@ -48,7 +48,7 @@ from paperbench.runs.record import Record
 from paperbench.runs.store import Store
 from paperbench.specs.cell import Cell
 from paperbench.specs.experiment import bare_name
-from paperbench.specs.table import Table, find_spec_root, read_table, table_ids
+from paperbench.specs.table import Table, find_spec_root, read_table, read_tables
 
 if TYPE_CHECKING:
     import pandas
@@ -219,7 +219,7 @@ class PublishedTable:
     """A table as the paper prints it, which is also its `str`.
 
     Attributes:
-        root: The directory with its experiments/ and expected/.
+        root: The directory with its experiments/.
     """
 
     def __init__(self, table: Table, root: Path) -> None:
@@ -317,10 +317,7 @@ class PublishedTable:
         return replace(assess_outlook(judged.comparison, std, cells=chosen), left_out=judged.left_out)
 
     def _others(self) -> Iterator[Table]:
-        for one in table_ids(self.root):
-            if one != self.id:
-                with suppress(PaperbenchError):  # reported when that table is loaded
-                    yield read_table(one, self.root)
+        return (one for one in read_tables(self.root) if one.id != self.id)
 
     def __str__(self) -> str:
         return f"{paragraph(f'{self.table.name}: {self.title}')}\n\n{published_table(self.table)}"
@@ -350,7 +347,7 @@ def load_table(table: str, root: str | PathLike[str] | None = None) -> Published
 
     Args:
         table: Its id, such as "table2".
-        root: A directory with experiments/ and expected/; by default paperbench's own.
+        root: A directory with experiments/; by default paperbench's own.
     """
     directory = find_spec_root(Path(root) if root is not None else None)
     return PublishedTable(read_table(table, directory), directory)
@@ -401,7 +398,10 @@ def make_page(
     read = _Results.read(Path(results))
     present = {record.spec.profile for record in read.records} | {"paper"}
     shown: list[tuple[PublishedTable, JudgedTable]] = []
-    for table in [load_table(one, directory) for one in dict.fromkeys(tables) or table_ids(directory)]:
+    unreadable: list[str] = []
+    named = [load_table(one, directory) for one in dict.fromkeys(tables)]
+    all_tables = read_tables(directory, lambda table, why: unreadable.append(f"{table}: {why}"))
+    for table in named or [PublishedTable(one, directory) for one in all_tables]:
         for profile in profiles:
             table.table.profiles.named(profile)
         try:
@@ -439,7 +439,7 @@ def make_page(
         return Part(one.report, panels_of(one.curves(parts), one.comparison), left_out, commands)
 
     html = render([part(*one) for one in shown])
-    left_out = dict.fromkeys(text for _, one in shown for text in one.left_out)
+    left_out = dict.fromkeys([*unreadable, *(text for _, one in shown for text in one.left_out)])
     return Page(html, tuple((table.id, one.comparison.profile) for table, one in shown), tuple(left_out))
 
 

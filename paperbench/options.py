@@ -93,7 +93,7 @@ class Selection:
     """results directory (default: ./results)"""
 
     root: Path | None = _option("DIR", Path, flag="--tables")
-    """directory with your own experiments/ and expected/ (default: those of paperbench)"""
+    """directory with your own experiments/ (default: paperbench's; for a table that is only in ./experiments, .)"""
 
     def __post_init__(self) -> None:
         if self.seeds is not None and not 1 <= self.seeds <= MAX_SEEDS:

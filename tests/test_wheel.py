@@ -47,7 +47,7 @@ import json, pathlib, sys, paperbench
 sys.modules.update(matplotlib=None, pandas=None)
 from paperbench.cli.main import main
 print(paperbench.__file__)
-assert main(["list"]) == main(["show", "table2"]) == 0
+assert main(["list"]) == main(["show", "table2"]) == main(["init", "mine"]) == 0
 pathlib.Path("results").mkdir()
 print(len(json.loads(paperbench.load_table("table1").compare("results").render("json"))["cells"]), "cells")
 smoke = ["--profile", "smoke", "--results", sys.argv[1]]

@@ -49,7 +49,7 @@ from paperbench.seeds import derived_seed
 from paperbench.specs.recipe import Recipe
 from paperbench.specs.run_spec import canonical_json
 from paperbench.specs.table import Table, find_spec_root, know_functions, read_table
-from paperbench.specs.table_files import read_named, table_ids
+from paperbench.specs.table_files import read_named, recipe_files, table_ids
 from paperbench.training.device import choose_device
 from paperbench.training.foreign import load_state, read_state
 from paperbench.training.trainer import Trainer
@@ -228,7 +228,7 @@ def of_net(named: NamedNet, root: Path, seeds: int = 1) -> list[Case]:
             f"The net is for images of {family.size} x {family.size} pixels, and {info.title} has others. Name "
             "another net or data set."
         )
-    file = root / "experiments" / "recipes" / f"{'imagenet' if info.are_photographs else 'cifar'}.yaml"
+    file = recipe_files(root)["imagenet" if info.are_photographs else "cifar"]
     case = Case(named.reference, named.net, read_named(file, Recipe, "recipe")[1], named.dataset, 0)
     if named.file:
         digest = hashlib.sha256(read_at_most(named.file, MAX_TENSOR_FILE_BYTES)).hexdigest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +15,7 @@ from paperbench.options import Options, Selection, TrainingOptions, flag_of, num
 
 if TYPE_CHECKING:
     from paperbench.api import Plan
+    from paperbench.specs.table import Table
 
 T = TypeVar("T", bound=Options)
 
@@ -90,6 +91,13 @@ def name_left_out(complaints: Iterable[str]) -> None:
     """Name the files, records and results that could not be used."""
     for complaint in complaints:
         print(f"paperbench: left out: {complaint}", file=sys.stderr)
+
+
+def readable_tables(root: Path) -> Iterator[Table]:
+    """Load the tables under `root`, and name those that cannot be read."""
+    from paperbench.specs.table import read_tables
+
+    return read_tables(root, lambda table, why: name_left_out([f"{table}: {why}"]))
 
 
 def name_other_profiles(results: Path, profiles: Collection[str]) -> None:

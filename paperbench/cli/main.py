@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any, NoReturn
 
@@ -23,7 +24,7 @@ SUBCOMMANDS = {
     "Train": ("plan", "run", "status"),
     "Compare": ("compare", "record", "verify", "evaluate", "analyze"),
     "Present": ("report", "plot"),
-    "Utilities": ("check", "doctor", "bench", "data", "schema"),
+    "Utilities": ("init", "check", "doctor", "bench", "data", "schema"),
 }
 """The subcommands, under the headings of `paperbench --help`. Each is a module of `paperbench.cli`."""
 
@@ -110,8 +111,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Returns:
-        The exit status: 0; 1 if `doctor`, `verify` or `data` finds a problem or `compare` a difference; 2 for an error
-        that the user can fix; 128 + N after signal N.
+        The exit status: 0; 1 if `doctor`, `verify`, `data` or `list` finds a problem or `compare` a difference; 2 for
+        an error that the user can fix; 128 + N after signal N.
     """
     with standard_streams():
         return exit_status(partial(_execute, arguments))
@@ -124,6 +125,12 @@ def _execute(arguments: Sequence[str] | None) -> int:
     if args.command is None:
         parser.print_help()
         return 2
+    if "tables" in args and args.tables is None:
+        from paperbench.specs.table_files import tables_here
+
+        given = [vars(args).get(name) or () for name in ("table", "what", "names")]
+        named = {name for one in given for name in ([one] if isinstance(one, str) else one)}
+        args.tables = None if named.isdisjoint(tables_here()) else Path()
     return int(args.execute(args))
 
 

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import add_shared
+from paperbench.cli.arguments import add_shared, readable_tables
 from paperbench.errors import PaperbenchError, nearest
 
 if TYPE_CHECKING:
@@ -70,13 +70,12 @@ def _rows(names: Iterable[str], tables_root: Path | None) -> list[dict[str, str]
     """Return the text of every column for each net."""
     from paperbench.architecture import macs, parameters
     from paperbench.catalogue import FAMILIES, PLACEMENTS, resolve
-    from paperbench.specs.table import find_spec_root, read_table, table_ids
+    from paperbench.specs.table import find_spec_root
 
     tables: dict[str, dict[str, None]] = {}
-    root = find_spec_root(tables_root)
-    for table_id in table_ids(root):
-        for cell in read_table(table_id, root).all_cells:
-            tables.setdefault(cell.settings[0].reference.name, {})[table_id.removeprefix("table")] = None
+    for table in readable_tables(find_spec_root(tables_root)):
+        for cell in table.all_cells:
+            tables.setdefault(cell.settings[0].reference.name, {})[table.id.removeprefix("table")] = None
     rows = []
     for name in names:
         net = resolve(name)

@@ -15,6 +15,7 @@ from paperbench.cli.arguments import (
     name_left_out,
     name_other_profiles,
     parse_settings,
+    readable_tables,
 )
 from paperbench.cli.output import PICTURES, format_of, import_figures, write
 from paperbench.errors import PaperbenchError, nearest
@@ -74,8 +75,8 @@ def execute(args: argparse.Namespace) -> int:
         _refuse_curve_options(args, form)
         write(args, form, _own_net(args.what, form, parse_settings(args.settings), root), args.what.partition(":")[2])
         return 0
-    ids = table_ids(root)
-    tables = {one: read_table(one, root) for one in ([args.what] if args.what in ids else ids)}
+    is_table = args.what in table_ids(root)
+    tables = {one.id: one for one in ([read_table(args.what, root)] if is_table else readable_tables(root))}
     figures = {figure.id: (table, figure) for table in tables.values() for figure in table.experiment.figures}
     if args.what not in tables | figures:
         raise PaperbenchError(f"There is no {args.what!r} to draw. {nearest(args.what, [*tables, *figures, *NETS])}")

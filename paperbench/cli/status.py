@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import add_shared, name_left_out, name_other_profiles
+from paperbench.cli.arguments import add_shared, name_left_out, name_other_profiles, readable_tables
 from paperbench.errors import PaperbenchError
 from paperbench.options import seconds
 
@@ -51,10 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from paperbench.specs.table import find_spec_root, read_table, table_ids
+    from paperbench.specs.table import find_spec_root, read_table
 
     root = find_spec_root(args.tables)
-    tables = [read_table(one, root) for one in ([args.table] if args.table else table_ids(root))]
+    tables = [read_table(args.table, root)] if args.table else [*readable_tables(root)]
     if args.profile and tables:
         tables[0].profiles.named(args.profile)  # raises an error if there is none
     code = _show(args, tables)

@@ -70,9 +70,10 @@ def _of_record(record: Record, data: DataFacts, recipe: Recipe, printed: Recipe,
         recipe: The run's recipe.
         printed: The same recipe in the paper's profile.
     """
-    authors, precision = printed.authors, record.spec.precision
-    yield "framework", authors.framework, f"PyTorch {record.sessions[-1].environment.torch}"
-    if precision != authors.precision:
+    authors, precision, group = printed.authors, record.spec.precision, recipe.batch_norm.group
+    if authors:
+        yield "framework", authors.framework, f"PyTorch {record.sessions[-1].environment.torch}"
+    if authors and precision != authors.precision:
         yield "precision", authors.precision, precision
     if not data.canonical:
         yield (
@@ -80,10 +81,9 @@ def _of_record(record: Record, data: DataFacts, recipe: Recipe, printed: Recipe,
             DATASETS[dataset].title,
             f"{data.name} ({'images unverified' if data.unverified else data.origin})",
         )
-    group = recipe.batch_norm.group
-    if group != authors.images_per_gpu:
+    if authors and group != authors.images_per_gpu:
         yield "batch-norm statistics in training", f"over {authors.images_per_gpu} images", f"over {group}"
-    if authors.weight_decay_on and (recipe.weight_decay_on or "all") != authors.weight_decay_on:
+    if authors and authors.weight_decay_on and (recipe.weight_decay_on or "all") != authors.weight_decay_on:
         yield "weight decay on", authors.weight_decay_on, recipe.weight_decay_on or "all"
 
 

@@ -92,7 +92,7 @@ def paper_grid(
         numbers = {column: published(cell) for column, cell in of_row.items()}
         lines.append(_Line(row.title, params, row.figure, row.labels, numbers, of_row))
     literature: dict[str, list[_Line]] = {"above": [], "below": []}
-    decimals = table.expected.defaults.decimals
+    decimals = table.defaults.decimals
     for one in table.expected.literature if is_whole else ():
         numbers = {column: f"{error:.{decimals}f}" for column, error in one.cells.items()}
         literature[one.place].append(_Line(one.title, one.params, "", one.labels, numbers, {}))

@@ -66,7 +66,7 @@ def escape(text: str) -> str:
 def render(report: Report) -> str:
     """Return the table as LaTeX, with a newline at the end."""
     comparison, columns = report.comparison, "".join(alignment[0] for alignment in report.grid.alignment)
-    reduced = "" if report.has_verdicts else f" in the reduced profile {comparison.profile}"
+    reduced = f" in the reduced profile {comparison.profile}" if report.is_reduced else ""
     caption = f"{comparison.table.experiment.title}: {comparison.table.cited()} and our runs{reduced}."
     headers, rows = fitted(report.grid, _CHARACTERS, 1, NUMBERS)
     lines = [

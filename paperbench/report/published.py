@@ -19,17 +19,19 @@ _MAX_DIFFERING = 4
 def describe(table: Table, profile_name: str, long: bool = False) -> str:
     """Describe a table and what its cells train in a profile; if `long`, with sources, notes and claims."""
     profile = table.profiles.named(profile_name)
-    defaults, paper = table.expected.defaults, table.source.paper
-    paper = paper if table.source.table else f"A table of one's own, after {paper}"
+    defaults, paper = table.defaults, table.source.paper
     how = f"{defaults.statistic} of {defaults.n} runs" if defaults.n > 1 else "single runs"
     usual, cells = (defaults.n, defaults.tolerance), table.all_cells
     has_exceptions = any((c.published_runs, c.tolerance) != usual for c in cells if c.number is not None)
     unless = f" Exceptions: {'see the notes' if long else '`--long`'}." if has_exceptions else ""
     missing = " -: no number is published." if any(c.expected.value == "unprinted" for c in cells) else ""
+    if table.source.table is None:
+        paper = f"A table of one's own{f', after {paper}' if paper else ''}"
+    published = f"Published: {how}. Tolerance: {_points(defaults.tolerance)}.{unless}{missing}"
     parts = [
-        paragraph(f"{table.cited()}: {table.experiment.title}") + f"\n{paragraph(paper)}",
+        paragraph(f"{table.cited()}: {table.experiment.title}") + (f"\n{paragraph(paper)}" if paper else ""),
         published_table(table),
-        paragraph(f"Published: {how}. Tolerance: {_points(defaults.tolerance)}.{unless}{missing}"),
+        paragraph(published if table.has_numbers else "No number is published: the runs are reported, not judged."),
         *(_remarks(table) if long else ()),
         _nets(table, profile, profile_name, long),
         *_recipes(table, profile, long),
@@ -79,12 +81,12 @@ def _listed(title: str, texts: Iterable[str]) -> Iterator[str]:
 
 
 def _notes_of(table: Table, cell: Cell) -> Iterator[str]:
-    defaults, expected = table.expected.defaults, cell.expected
+    defaults, expected = table.defaults, cell.expected
     if not cell.home.startswith(f"{table.id}/"):
         yield f"the same result as {cell.home}"
     if expected.source:
         yield f"from {'the ' if expected.source.startswith('Appendix') else ''}{expected.source}"
-    if cell.published_runs != defaults.n:
+    if cell.published_runs != defaults.n and expected.value != "unprinted":
         runs = "a single run" if cell.published_runs == 1 else f"median of {cell.published_runs} runs"
         yield f"published: {runs}"
     if expected.std is not None:
@@ -152,5 +154,5 @@ def _recipes(table: Table, profile: Profile, long: bool) -> Iterator[str]:
         shown[recipe.recipe] = texts
         listed = ", ".join(cells) if len(cells) <= 3 else f"{len(cells)} cells"
         whose = f" of {listed}" if len(by_recipe) > 1 else ""
-        source = f" ({recipe.source})" if long else ""
+        source = f" ({recipe.source})" if long and recipe.source else ""
         yield paragraph(f"Recipe {recipe.recipe}{whose}{source}: {settings}.", "  ")

@@ -194,9 +194,14 @@ class Report:
     resting_on_records: Callable[[], int] = lambda: 0  # counts, slowly, runs that kept neither net nor last checkpoint
 
     @property
+    def is_reduced(self) -> bool:
+        """Whether the profile is not the paper's experiment."""
+        return self.comparison.profile != "paper"
+
+    @property
     def has_verdicts(self) -> bool:
-        """Whether the runs can be compared with the paper, because the profile is not reduced."""
-        return self.comparison.profile == "paper"
+        """Whether the runs can be compared with published numbers."""
+        return self.comparison.table.has_numbers and not self.is_reduced
 
     @cached_property
     def cells(self) -> list[CellReport]:
@@ -219,7 +224,7 @@ class Report:
     @property
     def result(self) -> str:
         """How many cells have each verdict and how many claims each standing, and on which data, in one sentence."""
-        verdicts = Counter(cell.compared.verdict for cell in self._shown)
+        verdicts = Counter(cell.compared.verdict for cell in self._shown if self.comparison.table.has_numbers)
         external = sum(cell.is_external for cell in self._shown)
         standings = Counter(claim.standing for claim in self.comparison.claims)
         data = sorted({net.ours.conditions.data.name for net in self.nets if net.ours and net.ours.conditions.data})
@@ -235,7 +240,7 @@ class Report:
         if external:
             parts.append(f"{count(external, 'cell')} judged by external results alone")
         where = f"; our runs were trained on {' and '.join(data)}" if data else ""
-        text = "; ".join(parts) or "no cell has a published number or a run"
+        text = "; ".join(parts) or "no cell is judged"
         return f"{text[0].upper()}{text[1:]}{where}."
 
     @property
@@ -312,7 +317,9 @@ class Report:
         or_n = ", or of n where given" if any("n=" in cell.ours for cell in self.cells) else ""
         if any(net.ours for net in self.nets):
             yield f"ours: {median}test error (%) of {count(comparison.planned, 'run')}{or_n}{minus}{farthest}."
-        if not self.has_verdicts:
+        if not comparison.table.has_numbers:
+            yield "No number is published for this table, so its cells have no verdicts."
+        elif self.is_reduced:
             what = comparison.table.profiles.named(comparison.profile).title
             yield f"Not comparable with the paper: profile {comparison.profile} is not its experiment ({what})."
         outliers = [f"{net.name}: {text}" for net in self.nets if net.ours for text in net.outliers]
@@ -455,7 +462,7 @@ class Report:
             f"{self.claims} Judged on our runs alone, each at its own level, with no correction for their number. In "
             f"brackets: {1 - 2 * FIRST_ALPHA:.0%} confidence intervals."
         )
-        if not self.has_verdicts:
+        if self.is_reduced:
             yield (
                 f"Profile {self.comparison.profile} trains other nets or data: a claim that holds here need not hold "
                 "for the paper's nets."

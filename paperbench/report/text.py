@@ -87,7 +87,8 @@ def render(report: Report, store: Store, form: Literal["table", "markdown"], lon
 def summary(report: Report) -> str:
     """Format the cells with our results, or all cells if there are none: some, or many row by row as in the paper."""
     comparison = report.comparison
-    what = "" if report.has_verdicts else ": not comparable with the paper"
+    is_comparable = report.has_verdicts or not comparison.table.has_numbers
+    what = "" if is_comparable else ": not comparable with the paper"
     cells = [cell for cell in report.cells if cell.ours != NOTHING] or report.cells
     shown = slice(0 if comparison.table.has_numbers else 1, 3 if report.has_verdicts else 2)
     results = {c.cell.id: (published(c.cell), c.ours, c.verdict)[shown] for c in cells}

@@ -20,7 +20,7 @@ from paperbench.runs.planning import net_and_recipe
 from paperbench.runs.store import Store
 from paperbench.specs.experiment import NetReference
 from paperbench.specs.facts import Facts, FactsFile
-from paperbench.specs.table import know_functions, read_table, table_ids
+from paperbench.specs.table import Table, know_functions, read_table, read_tables, table_ids
 from paperbench.training.facts import facts_of, model_facts, trained_as
 
 _SIDE = 64
@@ -59,7 +59,7 @@ def subjects(
     Args:
         what: A table; a net of ours; a run, by its id or directory; "timm:NAME"; or "MODULE:FUNCTION".
         settings: Arguments of a net.
-        root: Directory with experiments/ and expected/.
+        root: Directory with experiments/.
         profile, cells: Of a table.
         results: Where a run is looked up.
         side: Of the images of another library's net, in pixels.
@@ -72,12 +72,12 @@ def subjects(
     if side and ":" not in what:
         raise PaperbenchError("--size is for nets of other libraries. Omit it.")
     if is_table:
-        yield from _of_table(what, root, profile, cells)
+        yield from _of_table(read_table(what, root), profile, cells)
     elif is_net:
         reference = NetReference(what, settings)
         yield _as_made(reference)
-        for table in table_ids(root):
-            yield from (one for one in _of_table(table, root) if one.net == str(reference))
+        for table in read_tables(root):
+            yield from (one for one in _of_table(table) if one.net == str(reference))
     elif ":" in what:
         name = what + (f"({', '.join(f'{key}={value}' for key, value in settings.items())})" if settings else "")
         yield Subject(name, name, partial(_of_library, what, settings, side))
@@ -94,10 +94,7 @@ def _as_made(reference: NetReference) -> Subject:
     return Subject(net, net, partial(_of_library, f"timm:{reference.model}", reference.kwargs, None))
 
 
-def _of_table(
-    table_id: str, root: Path, profile_name: str = "paper", cells: Sequence[str] = ("*",)
-) -> Iterator[Subject]:
-    table = read_table(table_id, root)
+def _of_table(table: Table, profile_name: str = "paper", cells: Sequence[str] = ("*",)) -> Iterator[Subject]:
     profile = table.profiles.named(profile_name)
     for cell in table.cells(cells, on_request=True):
         recipe = table.recipe_in(profile, cell.recipe)

@@ -21,9 +21,13 @@ class Source:
     A table of one's own has neither `arxiv` nor `table`. Without `table` it is named by its id.
     """
 
-    paper: Line
+    paper: Line | None = None
     arxiv: Line | None = None
     table: Line | None = None
+
+    def problems(self) -> Iterator[Problem]:
+        if self.paper is None and (self.arxiv or self.table):
+            yield Problem(("paper",), "is missing.")
 
 
 @typed
@@ -51,13 +55,17 @@ def _run_count_problems(statistic: Statistic | None, n: int | None) -> Iterator[
         yield Problem(("n",), f"must be 1 for a single run, not {n}.")
 
 
+WITHOUT_NUMBERS = Defaults("single", n=1, tolerance=0.5)
+"""Those of a table without numbers. The tolerance only keeps runs near their median from being called outliers."""
+
+
 @typed
 class ExpectedCell:
     """A published result.
 
     Attributes:
         value: Test error in percent, "fail" (above 20 %, caption of Table 1), or "unprinted" for nets that the paper
-            mentions without a number.
+            mentions without a number, as for cells that are left out.
         same_as: "table/row/column" of the cell that prints the same result. Only that cell describes the result.
         mean, std: Published mean and standard deviation over runs, in percent and percentage points.
         std_source: Source of the standard deviation.
@@ -160,15 +168,17 @@ class Expected:
     """The file expected/<table>.yaml.
 
     Attributes:
-        cells: Published results by row id, then column id.
+        source: Of the numbers, if there are any.
+        defaults: Required if a cell has a number of its own, or `fail`.
+        cells: Published results by row id, then column id. Nothing is published for cells that are left out.
         footnotes: Explanations of the marks beside numbers.
     """
 
     schema: Literal[1]
     table: Id
-    source: Source
-    defaults: Defaults
-    cells: Mapping[Id, Mapping[Id, WrittenCell]]
+    source: Source = field(default_factory=Source)
+    defaults: Defaults | None = None
+    cells: Mapping[Id, Mapping[Id, WrittenCell]] = field(default_factory=dict)
     literature: tuple[LiteratureRow, ...] = ()
     footnotes: Mapping[Line, Text] = field(default_factory=dict)
     claims: tuple[Claim, ...] = ()
@@ -178,6 +188,12 @@ class Expected:
     def problems(self) -> Iterator[Problem]:
         yield from duplicate_ids("claims", self.claims)
         yield from duplicate_ids("literature", self.literature)
+        if self.defaults is None:
+            for row, cells in self.cells.items():
+                for column, cell in cells.items():
+                    if cell.value not in (None, "unprinted"):
+                        message = "is published, so `defaults` must say by how many runs, and the tolerance."
+                        yield Problem(("cells", row, column), message)
 
 
 def duplicate_ids(field_name: str, items: Sequence[Any]) -> Iterator[Problem]:

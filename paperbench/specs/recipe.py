@@ -1,4 +1,4 @@
-"""Training recipes. Every value is explicit, except that a missing warm-up means none."""
+"""Training recipes. Every value of a training is explicit, except that a missing warm-up means none."""
 
 from __future__ import annotations
 
@@ -233,13 +233,13 @@ class Recipe:
             They do not affect training or digests. Empty for other images, which are tested whole.
         epoch_end: "short_batch": the last batch of an epoch has the images that are left. None: batches run on into
             the next epoch.
-        authors: The authors' setup behind the published numbers.
+        authors: The authors' setup behind the published numbers, if there are any.
         silent: Dotted names of values that the sources do not give, so that they are our choice.
     """
 
     schema: Literal[1]
     recipe: Line
-    source: Text
+    source: Text | None = field(default=None, kw_only=True)
     batch_size: Annotated[int, Field(ge=1, le=65_536)]
     iterations: Count
     learning_rate: Rate
@@ -254,8 +254,8 @@ class Recipe:
     augmentation: Augmentation
     batch_norm: BatchNormSettings
     monitoring: Monitoring
-    authors: Authors
-    silent: tuple[Line, ...]
+    authors: Authors | None = None
+    silent: tuple[Line, ...] = ()
     photographs: Photographs | None = None
     evaluations: Mapping[Id, Evaluation] = field(default_factory=dict)
     epoch_end: Literal["short_batch"] | None = None

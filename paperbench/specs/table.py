@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from paperbench.catalogue import DATASETS
-from paperbench.errors import PaperbenchError, closest, count, nearest
+from paperbench.errors import PaperbenchError, closest, count, nearest, one_line
 from paperbench.specs.cell import Cell
-from paperbench.specs.expected import Disputed, Expected, Peer, Source
+from paperbench.specs.expected import WITHOUT_NUMBERS, Defaults, Disputed, Expected, Peer, Source
 from paperbench.specs.experiment import Experiment, Setting
 from paperbench.specs.profile import Profile, Profiles
 from paperbench.specs.recipe import DROPS_OR_SCHEDULE, Evaluation, Recipe
 from paperbench.specs.run_spec import canonical_json
-from paperbench.specs.table_files import TableFiles, read_named, resolve_cells, table_ids, yaml_names
+from paperbench.specs.table_files import (
+    TableFiles,
+    find_spec_root,
+    profiles_file,
+    read_named,
+    recipe_files,
+    resolve_cells,
+    table_ids,
+)
 from paperbench.specs.yaml_file import Document, SpecError, read_yaml
 from paperbench.typed import KeyPath, Problem, unknown_words
 
-__all__ = ["Table", "find_spec_root", "know_functions", "load_experiment", "load_profiles", "read_table", "table_ids"]
+__all__ = ["Table", "find_spec_root", "know_functions", "load_profiles", "read_table", "read_tables", "table_ids"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,12 @@ class Table:
     @property
     def source(self) -> Source:
         return self.expected.source
+
+    @property
+    def defaults(self) -> Defaults:
+        """Those of its published results; of the first one, if all are in other tables."""
+        published = (cell.defaults for cell in self.all_cells if cell.expected.value != "unprinted")
+        return self.expected.defaults or next(published, WITHOUT_NUMBERS)
 
     @property
     def name(self) -> str:
@@ -159,35 +172,29 @@ def _corrected(pattern: str, names: Sequence[str]) -> str:
     return closest(pattern, names) or pattern
 
 
-def find_spec_root(chosen: Path | None = None) -> Path:
-    """Return the directory that contains experiments/ and expected/.
+def read_tables(root: Path, complain: Callable[[str, str], object] = lambda *_: None) -> Iterator[Table]:
+    """Load all tables under `root` that can be read.
 
     Args:
-        chosen: The user's directory. Default: the installed wheel's, or the source checkout.
+        complain: Called with the id of each other table, and the first thing that is wrong with it.
     """
-    package = Path(__file__).resolve().parents[1]
-    for root in [chosen] if chosen else [package / "_specs", package.parent]:
-        if (root / "experiments").is_dir() and (root / "expected").is_dir():
-            return root
-    if chosen:
-        raise PaperbenchError(
-            f"{chosen} does not contain the directories experiments/ and expected/. Name one that does, or omit it."
-        )
-    raise PaperbenchError("experiments/ and expected/ are missing from this installation. Reinstall paperbench.")
+    for table in table_ids(root):
+        try:
+            yield read_table(table, root)
+        except PaperbenchError as error:
+            complain(table, one_line(str(error).partition("\n")[0]))
 
 
 def read_table(table: str, root: Path) -> Table:
-    """Load a table from the directories experiments/ and expected/ under `root`."""
+    """Load a table from experiments/ and, for what is published, expected/ under `root`."""
     known = table_ids(root)
     if table not in known:
         meant = f"table{table}" if f"table{table}" in known else str(table)
         raise PaperbenchError(f"Unknown table {table!r}. {nearest(meant, known)} `paperbench list` lists all tables.")
     files = TableFiles(table, root)
     cells, others = resolve_cells(files, root)
-    originals = {
-        name: read_named(root / "experiments" / "recipes" / f"{name}.yaml", Recipe, "recipe")
-        for name in {cell.recipe for cell in cells}
-    }
+    recipes_by_name = recipe_files(root)
+    originals = {name: read_named(recipes_by_name[name], Recipe, "recipe") for name in {cell.recipe for cell in cells}}
     if problems := dict.fromkeys(_recipe_problems(cells, files.experiment, originals)):
         raise files.experiment_file.error(problems)
     profiles, recipes = _load_recipes(cells, originals, root)
@@ -197,27 +204,22 @@ def read_table(table: str, root: Path) -> Table:
 
 def know_functions(root: Path | None) -> None:
     """Let this process run the functions that the tables under a directory of the user's name, for runs of them."""
-    for table in table_ids(root) if root else ():
-        with suppress(PaperbenchError):  # it may be of another table
-            TableFiles(table, cast(Path, root))
+    for _ in read_tables(root) if root else ():
+        pass
 
 
 def load_profiles(root: Path) -> Profiles:
-    """Load experiments/profiles.yaml under `root`."""
-    return read_yaml(root / "experiments" / "profiles.yaml").parse(Profiles)
-
-
-def load_experiment(table: str, root: Path) -> Experiment:
-    """Load experiments/<table>.yaml under `root` alone."""
-    return read_named(root / "experiments" / f"{table}.yaml", Experiment, "table")[1]
+    """Load the profiles of the tables under `root`."""
+    return read_yaml(profiles_file(root)).parse(Profiles)
 
 
 def _load_recipes(
     cells: Sequence[Cell], originals: Mapping[str, tuple[Document, Recipe]], root: Path
 ) -> tuple[Profiles, dict[tuple[str, str], Recipe]]:
     """Load the profiles and, by names of profile and recipe, the recipe of every cell in each profile."""
-    changes = read_yaml(root / "experiments" / "profiles.yaml")
-    profiles, known = changes.parse(Profiles), yaml_names(root / "experiments" / "recipes")
+    changes = read_yaml(file := profiles_file(root))
+    profiles, known = changes.parse(Profiles), recipe_files(root)
+    remedy = "" if file.is_relative_to(root) else " It is paperbench's: write experiments/profiles.yaml of your own."
     recipes: dict[tuple[str, str], Recipe] = {}
     problems: list[Problem] = []
     for profile_name, profile in profiles.profiles.items():
@@ -235,7 +237,7 @@ def _load_recipes(
                         raise changed.error([DROPS_OR_SCHEDULE])
                     recipe = changed.parse(Recipe)
                 except SpecError as error:
-                    message = f"{error}\n(Recipe {name} with the changes of profile {profile_name}.)"
+                    message = f"{error}\n(Recipe {name} with the changes of profile {profile_name}.{remedy})"
                     raise SpecError(message) from error
             if recipes.setdefault((profile_name, name), recipe) != recipe:
                 message = f"change recipe {name} in two ways. Give the rows that train on {dataset} another recipe."

@@ -1,4 +1,4 @@
-"""The two files of a table, experiments/<table>.yaml and expected/<table>.yaml, checked against each other."""
+"""The files of tables and where they are; the two of a table checked against each other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeVar
 from paperbench.catalogue import DATASETS, is_function, know_function
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.specs.cell import Cell
-from paperbench.specs.expected import Expected
+from paperbench.specs.expected import WITHOUT_NUMBERS, Expected, ExpectedCell
 from paperbench.specs.experiment import Experiment
 from paperbench.specs.profile import Profile
 from paperbench.specs.yaml_file import Document, read_yaml
@@ -19,14 +19,41 @@ from paperbench.typed import KeyPath, Problem, unknown_words
 T = TypeVar("T")
 
 
-def yaml_names(directory: Path) -> list[str]:
-    """Return the names of a directory's YAML files, without the extension."""
-    return sorted(path.stem for path in directory.glob("*.yaml"))
+def find_spec_root(chosen: Path | None = None) -> Path:
+    """Return the directory that contains experiments/.
+
+    Args:
+        chosen: The user's directory. Default: the installed wheel's, or the source checkout.
+    """
+    package = Path(__file__).resolve().parents[1]
+    for root in [chosen] if chosen else [package / "_specs", package.parent]:
+        if (root / "experiments").is_dir():
+            return root
+    if chosen is None:
+        raise PaperbenchError("experiments/ is missing from this installation. Reinstall paperbench.")
+    raise PaperbenchError(f"{chosen} has no directory experiments/. `paperbench init DIR` makes one in DIR.")
 
 
 def table_ids(root: Path) -> list[str]:
     """Return the ids of the tables that have an experiment under `root`."""
-    return [name for name in yaml_names(root / "experiments") if name != "profiles"]
+    return sorted(path.stem for path in (root / "experiments").glob("*.yaml") if path.stem != "profiles")
+
+
+def tables_here() -> list[str]:
+    """Return the ids of the tables that the working directory has and paperbench has not."""
+    return [table for table in table_ids(Path()) if table not in table_ids(find_spec_root())]
+
+
+def recipe_files(root: Path) -> dict[str, Path]:
+    """Return the recipes that tables under `root` know, by name: their own, and paperbench's of other names."""
+    directories = (one / "experiments" / "recipes" for one in (find_spec_root(), root))
+    return {path.stem: path for directory in directories for path in sorted(directory.glob("*.yaml"))}
+
+
+def profiles_file(root: Path) -> Path:
+    """Return the profiles of the tables under `root`: their own or, without a file, paperbench's."""
+    own = root / "experiments" / "profiles.yaml"
+    return own if own.exists() else find_spec_root() / "experiments" / "profiles.yaml"
 
 
 def read_named(path: Path, kind: type[T], key: str) -> tuple[Document, T]:
@@ -42,21 +69,24 @@ class TableFiles:
     """The files of one table.
 
     Attributes:
+        expected_file: The experiment's if the table has none; then nothing is published.
         cell_ids: Every "row/column" of the experiment.
     """
 
     def __init__(self, table: str, root: Path) -> None:
         self.table, self._root = table, root
         self.experiment_file, self.experiment = read_named(root / "experiments" / f"{table}.yaml", Experiment, "table")
-        self.expected_file, self.expected = read_named(root / "expected" / f"{table}.yaml", Expected, "table")
+        expected = root / "expected" / f"{table}.yaml"
+        self.expected_file, self.expected = self.experiment_file, Expected(schema=1, table=table)
+        if expected.exists():
+            self.expected_file, self.expected = read_named(expected, Expected, "table")
         self._rows = {row.id: row for row in self.experiment.rows}
         self._columns = {column.id: column for column in self.experiment.columns}
         self.cell_ids = [f"{row.id}/{column}" for row in self.experiment.rows for column in row.cells]
         recipes: list[tuple[KeyPath, str]] = [(("recipe",), self.experiment.recipe)]
         recipes += [(("rows", i, "recipe"), row.recipe) for i, row in enumerate(self.experiment.rows) if row.recipe]
-        known_recipes = yaml_names(root / "experiments" / "recipes")
         for document, problems in (
-            (self.experiment_file, [*unknown_words("recipe", recipes, known_recipes), *self._function_problems()]),
+            (self.experiment_file, [*unknown_words("recipe", recipes, recipe_files(root)), *self._function_problems()]),
             (self.expected_file, [*self._cell_problems(), *self._remark_problems(), *self._claim_problems()]),
         ):
             if problems:
@@ -73,13 +103,9 @@ class TableFiles:
                         yield Problem(("rows", i, "cells", column), str(error))
 
     def _cell_problems(self) -> Iterator[Problem]:
-        """Check that the cells of both files are the same, and so are marks and footnotes."""
+        """Check that the experiment has all cells with a published result, and that marks have footnotes."""
         cells = {(row, column): cell for row, cells in self.expected.cells.items() for column, cell in cells.items()}
         yield from unknown_words("cell", ((("cells", *key), "/".join(key)) for key in cells), self.cell_ids)
-        for cell_id in self.cell_ids:
-            row, column = cell_id.split("/")
-            if (row, column) not in cells:
-                yield Problem(("cells", row, column), "the cell has no published number here.")
         marks = {("cells", *key, "mark"): cell.mark for key, cell in cells.items() if cell.mark is not None}
         yield from unknown_words("mark", marks.items(), self.expected.footnotes)
         for mark in self.expected.footnotes:
@@ -122,8 +148,8 @@ class TableFiles:
         return Cell(
             row,
             column,
-            self.expected.cells[row.id][column.id],
-            self.expected.defaults,
+            self.expected.cells.get(row.id, {}).get(column.id) or ExpectedCell("unprinted"),
+            self.expected.defaults or WITHOUT_NUMBERS,
             home=f"{self.table}/{cell_id}",
             dataset=row.dataset or column.dataset or "",
             recipe=row.recipe or self.experiment.recipe,
@@ -203,5 +229,5 @@ def _check_published_result(cell: Cell) -> None:
         raise ValueError(f"`fail` is not defined for {title}; write the printed error.")
     if cell.expected.std is not None and cell.published_runs < 2:
         raise ValueError(f"a standard deviation needs at least 2 runs, and n is {cell.published_runs}.")
-    if len(cell.settings) > 1 and cell.expected.value != "fail":
+    if len(cell.settings) > 1 and cell.number is not None:
         raise ValueError(f"{cell.id} is a sweep over {len(cell.settings)} nets, so its value must be `fail`.")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -71,14 +72,22 @@ def test_help_groups_the_commands_and_is_printed_without_arguments(run: Run) -> 
     ]
 
 
-def test_own_tables_are_read(run: Run, tmp_path: Path) -> None:
+def test_own_tables_are_read_and_a_broken_one_stops_no_other(run: Run, tmp_path: Path) -> None:
     specs = copy_of_specs(tmp_path)
     change_yaml(specs / "experiments/table2.yaml", (("title",), "My error (%)"))
     assert "My error (%)" in run("list", "--tables", specs)[1]
-    change_yaml(specs / "experiments/table2.yaml", (("recipee",), "cifar"))
-    code, _, err = run("list", "--tables", specs)
-    assert code == 2
-    assert "recipee: unknown key. Did you mean 'recipe'?" in err
+    change_yaml(specs / "experiments/table5.yaml", (("recipee",), "imagenet"))
+    code, out, err = run("list", "--tables", specs)
+    assert (code, err) == (1, "")
+    assert "My error (%)" in out
+    assert re.search(
+        r"table5 +- +- +cannot be read:.*recipee: unknown key. Did you mean 'recipe'", " ".join(out.split())
+    )
+    for command in (("models",), ("report", "--out", "page"), ("status",), ("plot", "fig6", "--profile", "smoke")):
+        results = () if command[0] == "models" else ("--results", ROOT / "results" / "smoke")
+        code, _, err = run(*command, *results, "--tables", specs)
+        assert (code, len(err.splitlines())) == (0, 1)
+        assert err.startswith("paperbench: left out: table5: ")
 
 
 def failing(error: BaseException) -> Callable[[], int]:

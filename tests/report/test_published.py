@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ def test_every_line_fits_the_terminal(
         assert max(map(len, published_table(table).splitlines())) <= columns
 
 
-@pytest.mark.parametrize("name", ["lab/lab", "own_table/mytable"])
+@pytest.mark.parametrize("name", ["lab/lab", "own_table/mytable", "recipes_by_depth/depths"])
 def test_a_table_of_ones_own_is_named_by_its_id_everywhere(name: str, tmp_path: Path) -> None:
     root, table = ROOT / "examples" / name.partition("/")[0], name.partition("/")[2]
     (tmp_path / "runs").mkdir()
@@ -67,3 +68,22 @@ def test_a_table_of_ones_own_is_named_by_its_id_everywhere(name: str, tmp_path: 
         assert f": {table} and our" in text or f"{table}: {own.title[:30]}" in text
     assert f"<title>{table}: paperbench</title>" in page
     assert not re.search("of arXiv|published numbers beside|Table [0-9T]", "".join([*texts, page]))
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "profile"), [("lab", ROOT / "examples" / "lab", "paper"), ("table2", ROOT, "smoke")]
+)
+def test_runs_are_reported_without_verdicts_where_nothing_is_published(
+    name: str, where: Path, profile: str, tmp_path: Path
+) -> None:
+    shutil.copytree(where / "experiments", tmp_path / "experiments")
+    results = ROOT / "results" / ("lab" if name == "lab" else "smoke")
+    table = paperbench.load_table(name, tmp_path)
+    judged = table.compare(results, profile=profile)
+    page = paperbench.make_page(name, results=results, profiles=[profile], root=tmp_path).html
+    texts = [describe(table.table, profile), page, *map(judged.render, ("table", "markdown", "latex"))]
+    for text in texts:
+        assert "No number is published" in text
+        shown = re.sub("(?s)<(style|script).*?</", "", text)
+        assert not re.search(r"\bNone\b|\bverdict\b|reproduced|underpowered|[Nn]ot comparable", shown)
+    assert judged.render("junit").count('"not comparable: no number is published"') == len(judged.cells)

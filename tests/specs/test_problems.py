@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,6 +61,7 @@ EXPERIMENTS = [
     (ONE, ("seeds",), 0, "seeds: must be at least 1, not 0."),
     (ONE, ("table",), "two", "table: must be one, like the file name."),
     (ONE, ("recipe",), "smal", "recipe: unknown recipe 'smal'. Did you mean 'small'?"),
+    (ONE, ("recipe",), "x", "Known: cifar, cifar_no_warm_up, cifar_torch, imagenet, imagenet_torch, large, small."),
     (ONE, ("rows", 0, "dataset"), "cifra10", "unknown data set 'cifra10'. Did you mean 'cifar10'?"),
     (ONE, ("rows", 0, "dataset"), REMOVED, "rows[0].cells.basic: needs a data set"),
     (ONE, ("rows", 0, "labels", "onF"), "1", "unknown label 'onF'. Did you mean 'on F'?"),
@@ -79,7 +79,8 @@ EXPERIMENTS = [
 ]
 PUBLISHED = [
     (ONE_EXPECTED, ("table",), "two", "table: must be one, like the file name."),
-    (ONE_EXPECTED, CELL, REMOVED, "cells.preact.basic: the cell has no published number here."),
+    (ONE_EXPECTED, ("defaults",), REMOVED, "cells.preact.basic: is published, so `defaults` must say by how many"),
+    (ONE_EXPECTED, ("source", "paper"), REMOVED, "source.paper: is missing."),
     (ONE_EXPECTED, ("cells", "preact", "depe"), 1, "unknown cell 'preact/depe'. Did you mean 'preact/deep'?"),
     (ONE_EXPECTED, CELL, "failed", "must be a number, or 'fail' or 'unprinted', not 'failed'."),
     (ONE_EXPECTED, CELL, 817, "must be a number of at most 100, or 'fail' or 'unprinted', not 817."),
@@ -188,8 +189,9 @@ def test_rows_that_share_a_recipe_cannot_change_it_in_two_ways(specs: SmallSpecs
     )
 
 
-@pytest.mark.parametrize("name", [ONE_EXPECTED, PROFILES, SMALL])
-def test_missing_file_is_named(specs: SmallSpecs, name: str) -> None:
-    (specs.root / name).unlink()
-    with pytest.raises(PaperbenchError, match=f"{Path(name).name}: cannot read: No such file|unknown recipe 'small'"):
+def test_profile_of_paperbench_that_breaks_a_recipe_is_to_be_replaced(specs: SmallSpecs) -> None:
+    (specs.root / PROFILES).unlink()
+    specs.set(SMALL, ("drops",), REMOVED)
+    specs.set(SMALL, ("schedule",), "cosine")
+    with pytest.raises(PaperbenchError, match=r"profile smoke\. It is paperbench's: write experiments/profiles\.yaml"):
         specs.load()

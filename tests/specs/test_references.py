@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
+from paperbench.report.published import describe
 from paperbench.specs.table import Table
 from tests.helpers import ROOT
-from tests.specs.small_specs import ONE, ONE_EXPECTED, TWO, TWO_EXPECTED, SmallSpecs
+from tests.specs.small_specs import ONE, ONE_EXPECTED, REMOVED, TWO, TWO_EXPECTED, SmallSpecs
 
 
 def is_reference(name: str, cell_id: str) -> bool:
@@ -42,6 +43,16 @@ def test_reference_brings_the_number_with_its_description(specs: SmallSpecs) -> 
     assert table.cell("large/imagenet").tolerance == 0.3
     specs.set(TWO_EXPECTED, ("cells", "baseline", "cifar", "note"), "own note")
     assert specs.load("two").cell("baseline/cifar").expected.note == "own note"
+
+
+def test_a_table_of_references_alone_needs_no_defaults(specs: SmallSpecs) -> None:
+    specs.set(TWO_EXPECTED, ("defaults",), REMOVED)
+    specs.set(TWO_EXPECTED, ("cells", "large"), REMOVED)
+    table = specs.load("two")
+    assert table.defaults == table.cell("baseline/cifar").defaults == specs.load("one").defaults
+    text = " ".join(describe(table, "paper", long=True).split())
+    assert "Published: median of 5 runs. Tolerance: 0.5 percentage points. -: no number is published." in text
+    assert "published: " not in text, "all numbers are by as many runs"
 
 
 def test_remarks_follow_the_number(specs: SmallSpecs) -> None:

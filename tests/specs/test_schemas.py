@@ -21,7 +21,7 @@ FILES = {
 }
 BREAKING: dict[str, list[dict[str, Any]]] = {
     "experiment": [{"seeds": 0}, {"rows": []}, {"titel": "x"}, {"table": "a/b"}, {"precision": "fp23"}],
-    "expected": [{"cells": {"a": {"b": 101}}}, {"cells": {"a": {"b": {"valu": 1}}}}, {"source": {"table": "x"}}],
+    "expected": [{"cells": {"a": {"b": 101}}}, {"cells": {"a": {"b": {"valu": 1}}}}, {"source": {"papr": "x"}}],
     "recipe": [{"momentum": 1}, {"drops": {"at": [1]}}, {"silent": "x"}, {"evaluations": {"a": {"crop": 1}}}],
     "profiles": [
         {"profiles": {"paper": {}}},

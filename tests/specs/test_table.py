@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from paperbench.errors import PaperbenchError
-from paperbench.specs.table import Table, find_spec_root, read_table
+from paperbench.specs.expected import ExpectedCell
+from paperbench.specs.table import Table, find_spec_root, read_table, read_tables
 from tests.helpers import ROOT
-from tests.specs.small_specs import ONE, ONE_EXPECTED, SmallSpecs
+from tests.specs.small_specs import ONE, ONE_EXPECTED, PROFILES, REMOVED, SMALL, TWO, SmallSpecs
 
 ON_REQUEST = {
     "table1": set(),
@@ -47,13 +48,50 @@ def test_unknown_table_gets_a_suggestion(name: Any) -> None:
 
 
 def test_directory_without_tables_is_refused(tmp_path: Path) -> None:
-    for missing in ("experiments", "expected"):
-        with pytest.raises(PaperbenchError, match="does not contain the directories experiments/ and expected/"):
-            find_spec_root(tmp_path)
-        (tmp_path / missing).mkdir()
+    with pytest.raises(PaperbenchError, match="has no directory experiments/"):
+        find_spec_root(tmp_path)
+    (tmp_path / "experiments").mkdir()
     assert find_spec_root(tmp_path) == tmp_path
     with pytest.raises(PaperbenchError, match=r"Unknown table 'table2'\. There are none\."):
         read_table("table2", tmp_path)
+
+
+def test_a_table_needs_no_other_file_and_a_recipe_of_its_own_wins(specs: SmallSpecs, table2: Table) -> None:
+    for name in (ONE_EXPECTED, PROFILES):
+        (specs.root / name).unlink()
+    for own in ("small", "cifar"):
+        specs.set(ONE, ("recipe",), own)
+        table = specs.load()
+        assert (table.name, table.has_numbers, table.profiles) == ("one", False, table2.profiles)
+        assert {cell.expected for cell in table.all_cells} == {ExpectedCell("unprinted")}
+    recipes = [one.recipe_in(one.profiles.named("smoke")) for one in (table, table2)]
+    assert recipes[0] == recipes[1]
+    text = (specs.root / SMALL).read_text().replace("recipe: small", "recipe: cifar").replace("64000", "64001")
+    (specs.root / "experiments/recipes/cifar.yaml").write_text(text)
+    assert {recipe.iterations for recipe in specs.load().recipes.values()} == {64001, 80}
+
+
+def test_a_number_may_be_left_out(specs: SmallSpecs) -> None:
+    specs.set(ONE_EXPECTED, ("cells", "preact"), REMOVED)
+    assert [cell.id for cell in specs.load().all_cells if cell.expected.value == "unprinted"] == [
+        *("preact/basic", "preact/deep")
+    ]
+
+
+def test_where_a_recipe_is_from_does_not_change_its_runs(specs: SmallSpecs) -> None:
+    before = specs.load()
+    for key in ("source", "authors", "silent"):
+        specs.set(SMALL, (key,), REMOVED)
+    tables = before, specs.load()
+    recipes = [one.recipe_in(one.profiles.named("paper")).defining_values() for one in tables]
+    assert recipes[0] == recipes[1]
+
+
+def test_a_broken_table_stops_no_other(specs: SmallSpecs) -> None:
+    specs.set(TWO, ("recipee",), "small")
+    wrong: dict[str, str] = {}
+    assert [table.id for table in read_tables(specs.root, wrong.__setitem__)] == ["one"]
+    assert wrong["two"].endswith("two.yaml:24: recipee: unknown key. Did you mean 'recipe'?")
 
 
 def test_cell_can_override_the_defaults(specs: SmallSpecs) -> None:

@@ -1,0 +1,64 @@
+"""`paperbench init`: what it writes trains, and is found from its own directory."""
+
+from __future__ import annotations
+
+import runpy
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.cli.conftest import Run
+from tests.golden import assert_golden
+
+TABLE = Path("My Units/experiments/my_units.yaml")
+
+
+@pytest.fixture
+def printed(run: Run) -> str:
+    """What init prints when it makes a table, whose row with a net of one's own is then removed."""
+    code, out, err = run("init", "My Units")
+    assert (code, err) == (0, "")
+    rows, _, _ = TABLE.read_text().partition("  # Nets of paperbench")
+    TABLE.write_text(rows)
+    return out
+
+
+def test_table_trains_and_is_reported_by_the_printed_commands(run: Run, printed: str) -> None:
+    assert_golden("init", printed)
+    for command in [line for line in printed.splitlines() if line.startswith("  ")]:
+        further = ("--stop-at", "1", "--device", "cpu") if " run " in command else ()
+        assert run(*shlex.split(command)[1:], *further)[0] == 0
+    assert Path("page/index.html").exists()
+
+
+def test_the_directory_is_found_from_within(run: Run, printed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    outside = run("show", "my_units", "--tables", "My Units")
+    assert run("show", "my_units")[0] == 2
+    monkeypatch.chdir(TABLE.parents[1])
+    assert run("show", "my_units") == outside
+    assert "--tables ." in run("compare", "my_units", "--results", ".")[1]
+    assert "./experiments has others: my_units." in run("list")[1]
+    table2 = run("show", "table2")
+    Path("experiments/table2.yaml").write_text("mine")
+    assert run("show", "table2") == table2, "the paper's tables stay what they are"
+
+
+def test_nothing_is_overwritten_and_no_id_is_taken(run: Run) -> None:
+    for directory, name in (("Table2", "my_table2"), ("profiles", "my_profiles"), ("ß", "my_table"), ("x-1", "x_1")):
+        assert run("init", directory)[0] == 0
+        (made,) = Path(directory, "experiments").iterdir()
+        assert made.stem == name
+    net = Path("x-1/nets.py")
+    net.write_text("mine")
+    made.unlink()
+    code, _, err = run("init", "x-1")
+    assert (code, net.read_text(), made.exists()) == (2, "mine", False)
+    assert err == f"paperbench: error: {net} exists already. Name another directory, or move it away.\n"
+
+
+def test_net_of_the_template_takes_the_images_of_the_table(run: Run) -> None:
+    run("init", "x")
+    net = runpy.run_path("x/nets.py")["my_net"](num_classes=7, width=4)
+    assert net(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
