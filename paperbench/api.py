@@ -251,7 +251,7 @@ class PublishedTable:
             cells: One shell pattern or several, see `Table.cells`.
             seeds: Runs per cell, fixed beforehand; by default the table's.
         """
-        self.table.profiles.named(profile)
+        self.table.profile(profile)
         chosen = self.table.cells(cells, on_request=True)
         read = _Results(Store(Path()), (), (), (), lambda: ((), ()))
         if results is not None:
@@ -275,7 +275,7 @@ class PublishedTable:
         """
         if not margin > 0:
             raise PaperbenchError(f"The margin must be a positive number of percentage points, not {margin}.")
-        self.table.profiles.named(profile)
+        self.table.profile(profile)
         chosen = self.table.cells(cells, on_request=True)
         sides = [_Results.read(Path(one), self.id, profile) for one in (results, baseline)]
         context = self.table, profile, MIN_RUNS_OF_NOISE
@@ -293,7 +293,7 @@ class PublishedTable:
         )
         models = {setting.reference.name for cell in chosen for setting in cell.settings}
         of_these_nets = {r.spec.profile for r in results.records if re.split(r"[.(]", r.net)[0] in models}
-        others = sorted((of_these_nets & set(self.table.profiles.profiles)) - {profile})
+        others = sorted({*self.table.profiles_among(of_these_nets)} - {profile})
         return JudgedTable(comparison, results.store, results.complaints, others)
 
     def outlook(
@@ -402,14 +402,14 @@ def make_page(
     shown: list[tuple[PublishedTable, JudgedTable]] = []
     for table in [load_table(one, directory) for one in dict.fromkeys(tables) or table_ids(directory)]:
         for profile in profiles:
-            table.table.profiles.named(profile)
+            (table.table.profile if tables else table.table.profiles.named)(profile)
         try:
             chosen = table.table.cells(cells, on_request=True)
         except PaperbenchError:
             if tables:
                 raise
             continue
-        wanted = [one for one in table.table.profiles.profiles if one in (profiles or present)]
+        wanted = table.table.profiles_among(profiles or present)
         judged = [table._judge(read, chosen, one, seeds) for one in wanted]
         with_runs = [one for one in judged if one.report.has_runs]
         if tables:
@@ -664,7 +664,7 @@ def plan_runs(
     """
     published, results = load_table(selection.table, selection.root), selection.results
     table = published.table
-    profile, chosen = table.profiles.named(selection.profile), table.cells(selection.cells)
+    profile, chosen = table.profile(selection.profile), table.cells(selection.cells)
     if results.exists() and not results.is_dir():
         raise PaperbenchError(f"{results} is not a directory. Choose another one (`--results DIR`).")
 

@@ -124,6 +124,10 @@ def _execute(arguments: Sequence[str] | None) -> int:
     if args.command is None:
         parser.print_help()
         return 2
+    if vars(args).get("changes"):
+        from paperbench.specs.profile import changed_profile
+
+        args.profile, _ = changed_profile(args.profile or "paper", args.changes)
     return int(args.execute(args))
 
 

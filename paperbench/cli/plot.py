@@ -8,17 +8,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import (
-    add_settings,
-    add_shared,
-    chosen,
-    name_left_out,
-    name_other_profiles,
-    parse_settings,
-)
+from paperbench.cli.arguments import add_settings, add_shared, chosen, name_left_out, name_other_profiles
 from paperbench.cli.output import PICTURES, format_of, import_figures, write
 from paperbench.errors import PaperbenchError, nearest
-from paperbench.options import Selection, command
+from paperbench.options import Selection, command, parse_settings
 
 if TYPE_CHECKING:
     from paperbench.api import JudgedTable

@@ -457,8 +457,8 @@ class Report:
         )
         if not self.has_verdicts:
             yield (
-                f"Profile {self.comparison.profile} trains other nets or data: a claim that holds here need not hold "
-                "for the paper's nets."
+                f"Profile {self.comparison.profile} trains other nets, data or recipes: a claim that holds here need "
+                "not hold for the paper's nets."
             )
 
     @property

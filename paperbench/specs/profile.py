@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
 from paperbench.catalogue import DATASETS, FAMILIES
-from paperbench.errors import PaperbenchError, nearest
+from paperbench.errors import PaperbenchError, nearest, one_line
+from paperbench.options import parse_settings
 from paperbench.specs.experiment import DatasetName
-from paperbench.typed import Count, Id, Line, Problem, one_of, typed
+from paperbench.specs.recipe import Recipe
+from paperbench.typed import Count, Id, Line, Problem, dump_set_fields, from_json, one_of, typed
+
+_LONGEST_NAME = 300
+"""Of profiles in characters. Names in records are a stranger's; this also limits how deep their values are nested."""
 
 
 @typed
@@ -63,6 +70,54 @@ class Profile:
 
 
 @typed
+class ChangedProfile(Profile):
+    """A profile with some values of its recipes set.
+
+    Attributes:
+        name: BASE+key=value,... with sorted keys, such as "paper+batch_norm.group=32,iterations=2000".
+        base: The name of the profile whose recipes are changed.
+        changes: The values by their dotted names.
+    """
+
+    name: Line = field(kw_only=True)
+    base: Line = field(kw_only=True)
+    changes: Mapping[str, Any] = field(kw_only=True)
+
+    def changed(self, recipe: Recipe) -> Recipe:
+        """Return a recipe with the values set; what it counts in iterations, and they do not set, keeps its share."""
+        values: dict[str, Any] = {"warm_up": None, **dump_set_fields(recipe)}
+        after = self.changes.get("iterations")
+        if type(after) is int and after > 0:
+            if recipe.drops:
+                values["drops"]["at"] = [at * after // recipe.iterations for at in recipe.drops.at]
+            for part in filter(None, (values["warm_up"], values["monitoring"])):  # their whole numbers are iterations
+                part |= {key: max(1, n * after // recipe.iterations) for key, n in part.items() if isinstance(n, int)}
+        for name, value in self.changes.items():
+            *parents, last = name.split(".")
+            place = values
+            for parent in parents:
+                if not isinstance(place.get(parent), dict):
+                    place[parent] = {}
+                place = place[parent]
+            place[last] = value
+        return from_json(Recipe, json.dumps(values))
+
+
+def changed_profile(name: str, settings: Sequence[str] = ()) -> tuple[str, dict[str, Any]]:
+    """Return the proper name and the values of a `ChangedProfile`.
+
+    Args:
+        name: The name of a profile, perhaps of one with values set.
+        settings: Further values, each as `key=value`.
+    """
+    base, _, given = name.partition("+")
+    found = parse_settings([*filter(None, re.split(r",(?=[\w.]+=)", given)), *settings])
+    values = {key: int(one) if isinstance(one, float) and one.is_integer() else one for key, one in found.items()}
+    texts = (f"{k}={v if isinstance(v, str) else json.dumps(v, separators=(',', ':'))}" for k, v in values.items())
+    return f"{base}+{','.join(sorted(texts))}", values
+
+
+@typed
 class Profiles:
     """The file profiles.yaml."""
 
@@ -75,7 +130,19 @@ class Profiles:
             yield Problem(("profiles", "paper"), "the profile `paper` must exist and change nothing.")
 
     def named(self, name: str) -> Profile:
-        """Return the profile with a name."""
-        if name not in self.profiles:
-            raise PaperbenchError(f"Unknown profile {name!r}. {nearest(name, self.profiles)}")
-        return self.profiles[name]
+        """Return the profile with a name, which may be a `ChangedProfile`'s."""
+        base, plus, given = name.partition("+")
+        if base not in self.profiles:
+            raise PaperbenchError(f"Unknown profile {base!r}. {nearest(base, self.profiles)}")
+        profile = self.profiles[base]
+        if not plus:
+            return profile
+        if len(name) > _LONGEST_NAME or one_line(name) != name:
+            raise PaperbenchError(
+                f"A profile's name has at most {_LONGEST_NAME} printable characters. Set fewer values."
+            )
+        proper, changes = changed_profile(name)
+        if proper != name or not given:
+            raise PaperbenchError(f"Call profile {name!r} {proper if given else base!r}.")
+        own = f"{profile.title}; but {given}", profile.depth, profile.datasets, profile.seeds
+        return ChangedProfile(*own, name=name, base=base, changes=changes)

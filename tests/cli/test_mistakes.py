@@ -37,6 +37,14 @@ MISTAKES = """
     run table2 --profile smoke --device cpu --executor local --gpus-per-run 2
     run table2 --profile smoke --device cuda:1 --executor local
     run table2 --workers 2
+    run table2 --set itertions=5
+    run table2 --set iterations=64000
+    run table2 --set iterations=2
+    run table2 --set authors.framework=x
+    run table2 --profile smke --set iterations=2
+    run table2 --profile paper+iterations=5,batch_size=64
+    plan table2 --set batch_size=32
+    compare table2 --set batch_norm.gruop=2
     run table2 --executor local --partition gpu
     plan tabel2
     plan table2 --budget 8h
