@@ -35,7 +35,7 @@ from paperbench.compare.noise import MIN_RUNS_OF_NOISE
 from paperbench.compare.power import Outlook, assess_outlook
 from paperbench.compare.responses import ReadAnalyses
 from paperbench.compare.verdicts import CellFacts
-from paperbench.errors import PaperbenchError, count, listing, nearest, without_paths
+from paperbench.errors import PaperbenchError, count, duration, listing, nearest, without_paths
 from paperbench.files import write_named
 from paperbench.options import Incompatible, Selection, TrainingOptions, command
 from paperbench.report import FORMATS, Format
@@ -47,6 +47,7 @@ from paperbench.runs.external import ExternalResult, read_externals
 from paperbench.runs.record import Record
 from paperbench.runs.store import Store
 from paperbench.specs.cell import Cell
+from paperbench.specs.claim import asked_claim
 from paperbench.specs.table import Table, find_spec_root, read_table, table_ids
 
 if TYPE_CHECKING:
@@ -303,6 +304,7 @@ class PublishedTable:
         cells: str | Sequence[str] = "*",
         seeds: int | None = None,
         std: float | None = None,
+        claims: Sequence[str] = (),
     ) -> Outlook:
         """Say what runs of the paper's experiment would decide, by simulation.
 
@@ -310,10 +312,18 @@ class PublishedTable:
             results: Results directory with the runs at hand; None if there are none yet.
             cells, seeds: See `compare`.
             std: Standard deviation between runs in percentage points; by default as seen in the runs at hand.
+            claims: Further ones, each "A < B" or "A < B by 0.5", see `asked_claim`.
         """
         chosen = {cell.id for cell in self.table.cells(cells)}
-        judged = self.compare(results, seeds=seeds)
-        return replace(assess_outlook(judged.comparison, std, cells=chosen), left_out=judged.left_out)
+        asked = [asked_claim(one, n) for n, one in enumerate(claims)]
+        expected = replace(self.table.expected, claims=(*self.table.expected.claims, *asked))
+        judged = PublishedTable(replace(self.table, expected=expected), self.root).compare(results, seeds=seeds)
+        found = assess_outlook(judged.comparison, std, cells=chosen)
+        for one in asked:
+            if one not in [simulated.claim for simulated in found.claims]:
+                needs = "selected cells, each with one published error, no failed run, and 2 runs (--seeds) or more"
+                raise PaperbenchError(f"The simulation of {one.says!r} needs {needs}.")
+        return replace(found, left_out=judged.left_out)
 
     def _others(self) -> Iterator[Table]:
         for one in table_ids(self.root):
@@ -520,8 +530,8 @@ class Plan:
         return estimate(runs, *how, rates=rates, only_if_long=only_if_long, processes=processes)
 
     @neutral()
-    def listing(self, cost: Cost | None = None) -> str:
-        """List the runs and, if `cost` is given, the time, memory and disk space that the remaining ones take."""
+    def listing(self, cost: Cost | None = None, workers: int = 1) -> str:
+        """List the runs and, if `cost` is given, what the remaining ones take, also on so many devices at once."""
         from paperbench.data.dataset import MissingDataset
         from paperbench.data.share import WHOLE
         from paperbench.runs.disk_space import format_bytes, run_files
@@ -569,10 +579,12 @@ class Plan:
             together = f"; {many} at once need {many} times as much" * (many > 1)
             sentences += [
                 f"Time: {cost}",
+                f"{workers} such devices: about {duration(cost.on_devices(workers, many))}, with "
+                f"{duration(max(cost.seconds.values()) * many)} for the longest run." * (workers > 1),
                 "to do: iterations left. hours, and disk in GB: of all seeds in the line. memory: GB of "
                 f"{kind} memory that one run needs at least{together}.",
             ]
-        return "\n".join([as_text(grid), "", *map(paragraph, sentences)])
+        return "\n".join([as_text(grid), "", *map(paragraph, filter(None, sentences))])
 
     __str__ = listing
 

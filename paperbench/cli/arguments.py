@@ -57,6 +57,10 @@ REMOVED = {
 """What to use instead of options and choices of the version before."""
 
 
+_COUNTED = ("iterations", "warm_up", "drops", "monitoring")
+"""What follows from the number of iterations, and that number."""
+
+
 def add_shared(parser: argparse.ArgumentParser, *names: str, **changes: Any) -> None:
     """Add options that several commands have, perhaps with other settings."""
     for name in names:
@@ -82,12 +86,15 @@ def warn(warning: str) -> None:
 def plan_of(args: argparse.Namespace, **how: bool) -> Plan:
     """Plan the runs of a command, and name the rows and GPUs that it skips; see `api.plan_runs`."""
     from paperbench.api import plan_runs
+    from paperbench.specs.recipe import format_value
+    from paperbench.typed import dump_set_fields
 
     plan = plan_runs(chosen(Selection, args), chosen(TrainingOptions, args), **how)
     for row in plan.unnamed_rows if args.cells else ():
         print(f"paperbench: skipped row {row}: it runs only if named in full (`--cells {row}`).", file=sys.stderr)
     for recipe in {run.recipe.recipe: run.recipe for run in plan.runs if "+" in args.profile}.values():
-        print(f"paperbench: recipe {recipe.recipe}: {recipe.schedule_in_words}", file=sys.stderr)
+        counted = {key: value for key, value in dump_set_fields(recipe).items() if key in _COUNTED}
+        print(f"paperbench: recipe {recipe.recipe}: {format_value(counted)}", file=sys.stderr)
     for warning in plan.warnings:
         warn(warning)
     return plan

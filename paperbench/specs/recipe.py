@@ -347,13 +347,6 @@ class Recipe:
             values.pop(key, None)
         return values
 
-    @property
-    def schedule_in_words(self) -> str:
-        """What is counted in iterations: "iterations 2000, warm up 12, drops 1000 and 1500, log every 3, ..."."""
-        warm_up, drops = self.warm_up and self.warm_up.iterations, self.drops and self.drops.at
-        values = {"iterations": self.iterations, "warm_up": warm_up, "drops": drops, **vars(self.monitoring)}
-        return format_value(values).replace("_", " ")
-
     def values_by_name(self) -> dict[str, Any]:
         """Return the defining values by their dotted names: mappings, and what is in them."""
         return dict(_named(self.defining_values()))

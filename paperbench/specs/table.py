@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
@@ -43,7 +43,6 @@ class Table:
     all_cells: tuple[Cell, ...]
     peers: tuple[Peer, ...]
     disputed: tuple[Disputed, ...]
-    _changed: dict[str, Mapping[str, Recipe]] = field(default_factory=dict, compare=False)
 
     def __repr__(self) -> str:
         return f"<{self.id}: {count(len(self.all_cells), 'cell')}>"
@@ -97,19 +96,17 @@ class Table:
 
     def _changed_recipes(self, profile: ChangedProfile) -> Mapping[str, Recipe]:
         """Return the recipes by name; refuse values that no recipe can have, and those that change nothing."""
-        if profile.name not in self._changed:
-            before = {name: recipe for (base, name), recipe in self.recipes.items() if base == profile.base}
-            try:
-                after = {name: profile.changed(recipe) for name, recipe in before.items()}
-            except TypedError as error:
-                unset = " What you do not set keeps its share of the iterations." * ("iterations" in profile.changes)
-                raise PaperbenchError(f"Profile {profile.name}: {error}{unset}") from error
-            pairs = [(recipe.values_by_name(), after[name].values_by_name()) for name, recipe in before.items()]
-            for key in profile.changes:
-                if not key.startswith("monitoring") and all(old.get(key) == new.get(key) for old, new in pairs):
-                    raise PaperbenchError(f"Setting {key} changes no training of profile {profile.base}. Omit it.")
-            self._changed[profile.name] = after
-        return self._changed[profile.name]
+        before = {name: recipe for (base, name), recipe in self.recipes.items() if base == profile.base}
+        try:
+            after = {name: profile.changed(recipe) for name, recipe in before.items()}
+        except TypedError as error:
+            unset = " What you do not set keeps its share of the iterations." * ("iterations" in profile.changes)
+            raise PaperbenchError(f"Profile {profile.name}: {error}{unset}") from error
+        pairs = [(recipe.values_by_name(), after[name].values_by_name()) for name, recipe in before.items()]
+        for key in profile.changes:
+            if not key.startswith("monitoring") and all(old.get(key) == new.get(key) for old, new in pairs):
+                raise PaperbenchError(f"Setting {key} changes no training of profile {profile.base}. Omit it.")
+        return after
 
     def evaluation_in(self, profile: Profile, cell: Cell) -> Evaluation | None:
         """Return how the nets of a cell are tested in a profile; None means on whole images."""

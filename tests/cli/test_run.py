@@ -103,7 +103,7 @@ def test_values_that_are_set_name_the_profile(run: Run, quick_specs: Path) -> No
     code, out, err = run("run", *where, *chosen, *ONE_CELL[4:], "--set", "batch_size=64")
     name = "smoke+batch_size=64,iterations=4"
     assert code == 0
-    assert "recipe cifar: iterations 4, warm up 1, drops 2 and 3, log every 1, test every 2, checkpoint every 1," in err
+    assert "recipe cifar: iterations 4, warm_up learning_rate 0.01, iterations 1, drops at 2 and 3, factor 0.1," in err
     assert only_record(Path("results")).spec.profile == name
     assert f"Table 2, profile {name}: not comparable with the paper" in out
     assert f"has runs of other profiles: --profile {name} shows them." in run("compare", *where)[2]
