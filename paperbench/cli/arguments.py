@@ -57,10 +57,6 @@ REMOVED = {
 """What to use instead of options and choices of the version before."""
 
 
-_COUNTED = ("iterations", "warm_up", "drops", "monitoring")
-"""What follows from the number of iterations, and that number."""
-
-
 def add_shared(parser: argparse.ArgumentParser, *names: str, **changes: Any) -> None:
     """Add options that several commands have, perhaps with other settings."""
     for name in names:
@@ -93,7 +89,8 @@ def plan_of(args: argparse.Namespace, **how: bool) -> Plan:
     for row in plan.unnamed_rows if args.cells else ():
         print(f"paperbench: skipped row {row}: it runs only if named in full (`--cells {row}`).", file=sys.stderr)
     for recipe in {run.recipe.recipe: run.recipe for run in plan.runs if "+" in args.profile}.values():
-        counted = {key: value for key, value in dump_set_fields(recipe).items() if key in _COUNTED}
+        values = dump_set_fields(recipe)
+        counted = {key: values.get(key) for key in ("iterations", "warm_up", "drops", "monitoring")}
         print(f"paperbench: recipe {recipe.recipe}: {format_value(counted)}", file=sys.stderr)
     for warning in plan.warnings:
         warn(warning)

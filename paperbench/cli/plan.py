@@ -105,9 +105,7 @@ def _outlook(args: argparse.Namespace) -> tuple[Outlook | None, str]:
 
     if args.profile != "paper":
         if args.claim:
-            raise PaperbenchError(
-                "--claim is about the paper's errors, so about profile paper. Omit the other profile."
-            )
+            raise PaperbenchError("--claim is about the paper's errors. Omit --profile and --set.")
         return None, ""
     table, results = load_table(args.table, args.tables), args.results if args.results.exists() else None
     try:

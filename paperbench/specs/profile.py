@@ -15,9 +15,6 @@ from paperbench.specs.experiment import DatasetName
 from paperbench.specs.recipe import Recipe
 from paperbench.typed import Count, Id, Line, Problem, dump_set_fields, from_json, one_of, typed
 
-_LONGEST_NAME = 300
-"""Of profiles in characters. Names in records are a stranger's; this also limits how deep their values are nested."""
-
 
 @typed
 class Substitute:
@@ -93,23 +90,15 @@ class ChangedProfile(Profile):
             for part in filter(None, (values["warm_up"], values["monitoring"])):  # their whole numbers are iterations
                 part |= {key: max(1, n * after // recipe.iterations) for key, n in part.items() if isinstance(n, int)}
         for name, value in self.changes.items():
-            *parents, last = name.split(".")
-            place = values
-            for parent in parents:
-                if not isinstance(place.get(parent), dict):
-                    place[parent] = {}
-                place = place[parent]
-            place[last] = value
+            parent, _, key = name.rpartition(".")
+            if parent and not isinstance(values.get(parent), dict):
+                values[parent] = {}
+            (values[parent] if parent else values)[key] = value
         return from_json(Recipe, json.dumps(values))
 
 
 def changed_profile(name: str, settings: Sequence[str] = ()) -> tuple[str, dict[str, Any]]:
-    """Return the proper name and the values of a `ChangedProfile`.
-
-    Args:
-        name: The name of a profile, perhaps of one with values set.
-        settings: Further values, each as `key=value`.
-    """
+    """Return the proper name and the values of a `ChangedProfile`, with further values, each as `key=value`."""
     base, _, given = name.partition("+")
     found = parse_settings([*filter(None, re.split(r",(?=[\w.]+=)", given)), *settings])
     values = {key: int(one) if isinstance(one, float) and one.is_integer() else one for key, one in found.items()}
@@ -137,10 +126,8 @@ class Profiles:
         profile = self.profiles[base]
         if not plus:
             return profile
-        if len(name) > _LONGEST_NAME or one_line(name) != name:
-            raise PaperbenchError(
-                f"A profile's name has at most {_LONGEST_NAME} printable characters. Set fewer values."
-            )
+        if len(name) > 300 or one_line(name) != name:  # a stranger's record may have any, deeply nested
+            raise PaperbenchError("A profile's name has at most 300 printable characters. Set fewer values.")
         proper, changes = changed_profile(name)
         if proper != name or not given:
             raise PaperbenchError(f"Call profile {name!r} {proper if given else base!r}.")
