@@ -35,7 +35,7 @@ from paperbench.compare.noise import MIN_RUNS_OF_NOISE
 from paperbench.compare.power import Outlook, assess_outlook
 from paperbench.compare.responses import ReadAnalyses
 from paperbench.compare.verdicts import CellFacts
-from paperbench.errors import PaperbenchError, count, listing, nearest, without_paths
+from paperbench.errors import PaperbenchError, count, duration, listing, nearest, without_paths
 from paperbench.files import write_named
 from paperbench.options import Incompatible, Selection, TrainingOptions, command
 from paperbench.report import FORMATS, Format
@@ -47,6 +47,7 @@ from paperbench.runs.external import ExternalResult, read_externals
 from paperbench.runs.record import Record
 from paperbench.runs.store import Store
 from paperbench.specs.cell import Cell
+from paperbench.specs.claim import asked_claim
 from paperbench.specs.experiment import bare_name
 from paperbench.specs.table import Table, find_spec_root, read_table, read_tables
 
@@ -252,7 +253,7 @@ class PublishedTable:
             cells: One shell pattern or several, see `Table.cells`.
             seeds: Runs per cell, fixed beforehand; by default the table's.
         """
-        self.table.profiles.named(profile)
+        self.table.profile(profile)
         chosen = self.table.cells(cells, on_request=True)
         read = _Results(Store(Path()), (), (), (), lambda: ((), ()))
         if results is not None:
@@ -276,7 +277,7 @@ class PublishedTable:
         """
         if not margin > 0:
             raise PaperbenchError(f"The margin must be a positive number of percentage points, not {margin}.")
-        self.table.profiles.named(profile)
+        self.table.profile(profile)
         chosen = self.table.cells(cells, on_request=True)
         sides = [_Results.read(Path(one), self.id, profile) for one in (results, baseline)]
         context = self.table, profile, MIN_RUNS_OF_NOISE
@@ -294,7 +295,7 @@ class PublishedTable:
         )
         models = {setting.reference.name for cell in chosen for setting in cell.settings}
         of_these_nets = {r.spec.profile for r in results.records if bare_name(r.net) in models}
-        others = sorted((of_these_nets & set(self.table.profiles.profiles)) - {profile})
+        others = sorted({*self.table.profiles_among(of_these_nets)} - {profile})
         return JudgedTable(comparison, results.store, results.complaints, others)
 
     def outlook(
@@ -304,6 +305,7 @@ class PublishedTable:
         cells: str | Sequence[str] = "*",
         seeds: int | None = None,
         std: float | None = None,
+        claims: Sequence[str] = (),
     ) -> Outlook:
         """Say what runs of the paper's experiment would decide, by simulation.
 
@@ -311,10 +313,18 @@ class PublishedTable:
             results: Results directory with the runs at hand; None if there are none yet.
             cells, seeds: See `compare`.
             std: Standard deviation between runs in percentage points; by default as seen in the runs at hand.
+            claims: Further ones, each "A < B" or "A < B by 0.5", see `asked_claim`.
         """
         chosen = {cell.id for cell in self.table.cells(cells)}
-        judged = self.compare(results, seeds=seeds)
-        return replace(assess_outlook(judged.comparison, std, cells=chosen), left_out=judged.left_out)
+        asked = [asked_claim(one, n) for n, one in enumerate(claims)]
+        expected = replace(self.table.expected, claims=(*self.table.expected.claims, *asked))
+        judged = PublishedTable(replace(self.table, expected=expected), self.root).compare(results, seeds=seeds)
+        found = assess_outlook(judged.comparison, std, cells=chosen)
+        for one in asked:
+            if one not in [simulated.claim for simulated in found.claims]:
+                needs = "selected cells, each with one published error, no failed run, and 2 runs (--seeds) or more"
+                raise PaperbenchError(f"The simulation of {one.says!r} needs {needs}.")
+        return replace(found, left_out=judged.left_out)
 
     def _others(self) -> Iterator[Table]:
         return (one for one in read_tables(self.root) if one.id != self.id)
@@ -403,14 +413,14 @@ def make_page(
     all_tables = read_tables(directory, lambda table, why: unreadable.append(f"{table}: {why}"))
     for table in named or [PublishedTable(one, directory) for one in all_tables]:
         for profile in profiles:
-            table.table.profiles.named(profile)
+            (table.table.profile if tables else table.table.profiles.named)(profile)
         try:
             chosen = table.table.cells(cells, on_request=True)
         except PaperbenchError:
             if tables:
                 raise
             continue
-        wanted = [one for one in table.table.profiles.profiles if one in (profiles or present)]
+        wanted = table.table.profiles_among(profiles or present)
         judged = [table._judge(read, chosen, one, seeds) for one in wanted]
         with_runs = [one for one in judged if one.report.has_runs]
         if tables:
@@ -520,8 +530,8 @@ class Plan:
         return estimate(runs, *how, rates=rates, only_if_long=only_if_long, processes=processes)
 
     @neutral()
-    def listing(self, cost: Cost | None = None) -> str:
-        """List the runs and, if `cost` is given, the time, memory and disk space that the remaining ones take."""
+    def listing(self, cost: Cost | None = None, workers: int = 1) -> str:
+        """List the runs and, if `cost` is given, what the remaining ones take, also on so many devices at once."""
         from paperbench.data.dataset import MissingDataset
         from paperbench.data.share import WHOLE
         from paperbench.runs.disk_space import format_bytes, run_files
@@ -569,10 +579,12 @@ class Plan:
             together = f"; {many} at once need {many} times as much" * (many > 1)
             sentences += [
                 f"Time: {cost}",
+                f"{workers} such devices: about {duration(cost.on_devices(workers, many))}, with "
+                f"{duration(max(cost.seconds.values()) * many)} for the longest run." * (workers > 1),
                 "to do: iterations left. hours, and disk in GB: of all seeds in the line. memory: GB of "
                 f"{kind} memory that one run needs at least{together}.",
             ]
-        return "\n".join([as_text(grid), "", *map(paragraph, sentences)])
+        return "\n".join([as_text(grid), "", *map(paragraph, filter(None, sentences))])
 
     __str__ = listing
 
@@ -664,7 +676,7 @@ def plan_runs(
     """
     published, results = load_table(selection.table, selection.root), selection.results
     table = published.table
-    profile, chosen = table.profiles.named(selection.profile), table.cells(selection.cells)
+    profile, chosen = table.profile(selection.profile), table.cells(selection.cells)
     if results.exists() and not results.is_dir():
         raise PaperbenchError(f"{results} is not a directory. Choose another one (`--results DIR`).")
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import argparse
 import ast
 import inspect
+import json
 import math
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import Field, dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
@@ -56,6 +57,22 @@ def seconds(text: str) -> float:
     if "".join(map("".join, parts)) not in ("", text) or not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"must be a time such as 90 (seconds), 45m, 1h30m or 2d, not {text!r}")
     return value
+
+
+def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
+    """Return values by their keys from texts `key=value`; a value is parsed as JSON if possible, else kept as text."""
+    settings: dict[str, Any] = {}
+    for text in texts:
+        key, _, value = text.partition("=")
+        if not key or not value:
+            raise PaperbenchError(f"--set takes KEY=VALUE, such as depth=20 or iterations=2000, not {text!r}.")
+        if key in settings:
+            raise PaperbenchError("--set sets a value twice. Set it once.")
+        try:
+            settings[key] = json.loads(value)
+        except (ValueError, RecursionError):
+            settings[key] = value
+    return settings
 
 
 def _option(

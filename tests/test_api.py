@@ -43,7 +43,7 @@ def test_cells_and_claims_are_objects_with_verdicts(tmp_path: Path, table2: Tabl
     assert not judged.holds("reproduced")
     assert from_json(ComparisonDocument, judged.render("json")) == judged.document
     assert "6.38 (+0.01) | reproduced" in judged._repr_markdown_()
-    assert repr(judged) == "<table2 compared: 1 reproduced, 9 not run; claims: 14 not run>"
+    assert repr(judged) == "<table2 compared: 1 reproduced, 9 not run; claims: 22 not run>"
     with pytest.raises(PaperbenchError, match="Did you mean 'preact/resnet110'"):
         judged.cell("preact/resnet11")
 

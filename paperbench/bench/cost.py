@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -54,6 +55,13 @@ class Cost:
     def total(self) -> float:
         return sum(self.seconds.values())
 
+    def on_devices(self, number: int, at_once: int = 1) -> float:
+        """Return the seconds that so many devices take, each of which begins the next run when one of its has ended."""
+        busy = [0.0] * number * at_once
+        for seconds in self.seconds.values():
+            heapq.heapreplace(busy, busy[0] + seconds * at_once)
+        return max(busy)
+
     def __str__(self) -> str:
         return f"about {duration(self.total)} for the training steps, going by {self.measured}."
 
@@ -78,8 +86,8 @@ def estimate(
     Args:
         to_do: Runs, each with the number of iterations to do.
         engine, at_once: As in `TrainingOptions`.
-        rates: Images per second of nets, by name. No net of their families is measured; each goes by the net with the
-            nearest number of multiply-adds.
+        rates: Images per second of nets, by name. No net of their families is measured, nor of others if the GPU is
+            not here; each goes by the net with the nearest number of multiply-adds, if possible of its own family.
         only_if_long: Return None if training takes minutes, or if a GPU trains on small images.
         processes: Number of processes that share the work, as if that cost nothing.
     """
@@ -97,6 +105,8 @@ def estimate(
         speeds.append((net.family, macs(net), rate))
         facts.append(f"{rate:g} images a second of {name} (as stated)")
     stated = {family for family, *_ in speeds}
+    if stated and device == OTHER_MACHINES_GPU:
+        stated = families  # one speed is enough where none can be measured
     by_cost = sorted((run for run, _ in to_do if run.net.family not in stated), key=_macs, reverse=True)
     measured = {run.net.family: run for run in by_cost}  # the cheapest
     if measured and device == OTHER_MACHINES_GPU:
@@ -113,7 +123,7 @@ def estimate(
     seconds = {}
     for run, iterations in to_do:
         _, known, rate = min(
-            (speed for speed in speeds if speed[0] == run.net.family),
+            [speed for speed in speeds if speed[0] == run.net.family] or speeds,
             key=lambda speed: abs(math.log(speed[1] / _macs(run))),
         )
         per_image = max(_macs(run) / known / rate, 1 / loaders.get(run.recipe.recipe, math.inf)) / processes

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paperbench.cli.arguments import add_settings, add_shared, chosen, parse_settings
+from paperbench.cli.arguments import add_settings, add_shared, chosen
 from paperbench.cli.output import PICTURES, check_directory, format_of, import_figures, write
 from paperbench.errors import PaperbenchError
-from paperbench.options import AnalysisOptions, differing, options_of
+from paperbench.options import AnalysisOptions, differing, options_of, parse_settings
 
 if TYPE_CHECKING:
     from paperbench.report.analyses import Analyses

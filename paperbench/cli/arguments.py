@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from paperbench.errors import PaperbenchError
 from paperbench.options import Options, Selection, TrainingOptions, flag_of, number, options_of
 
 if TYPE_CHECKING:
@@ -37,7 +35,14 @@ def positive_points(text: str) -> float:
     return number(text)
 
 
-_SHARED = options_of(Selection) | options_of(TrainingOptions)
+_SET: dict[str, Any] = {
+    "action": "append",
+    "metavar": "KEY=VALUE",
+    "dest": "changes",
+    "help": "a value of the recipes, such as iterations=2000 or batch_norm.group=32, in a profile named after it; "
+    "drops and other numbers of iterations that are not set keep their shares; repeatable",
+}
+_SHARED = options_of(Selection) | options_of(TrainingOptions) | {"--set": _SET}
 
 REMOVED = {
     "--breakdown": 'Paste the script of "Where a step\'s time goes" in docs/speed.md.',
@@ -78,10 +83,16 @@ def warn(warning: str) -> None:
 def plan_of(args: argparse.Namespace, **how: bool) -> Plan:
     """Plan the runs of a command, and name the rows and GPUs that it skips; see `api.plan_runs`."""
     from paperbench.api import plan_runs
+    from paperbench.specs.recipe import format_value
+    from paperbench.typed import dump_set_fields
 
     plan = plan_runs(chosen(Selection, args), chosen(TrainingOptions, args), **how)
     for row in plan.unnamed_rows if args.cells else ():
         print(f"paperbench: skipped row {row}: it runs only if named in full (`--cells {row}`).", file=sys.stderr)
+    for recipe in {run.recipe.recipe: run.recipe for run in plan.runs if "+" in args.profile}.values():
+        values = dump_set_fields(recipe)
+        counted = {key: values.get(key) for key in ("iterations", "warm_up", "drops", "monitoring")}
+        print(f"paperbench: recipe {recipe.recipe}: {format_value(counted)}", file=sys.stderr)
     for warning in plan.warnings:
         warn(warning)
     return plan
@@ -108,7 +119,7 @@ def name_other_profiles(results: Path, profiles: Collection[str]) -> None:
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add `--set`, whose values `parse_settings` reads."""
+    """Add `--set`, for nets, whose values `options.parse_settings` reads."""
     parser.add_argument(
         "--set",
         action="append",
@@ -117,19 +128,3 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         dest="settings",
         help="for a net: one of its arguments, as for timm.create_model, such as depth=20; repeatable",
     )
-
-
-def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
-    """Return a net's arguments from texts `key=value`; a value is parsed as JSON if possible, else kept as text."""
-    settings: dict[str, Any] = {}
-    for text in texts:
-        key, _, value = text.partition("=")
-        if not key or not value:
-            raise PaperbenchError(f"--set takes KEY=VALUE, such as depth=20 or shortcut=conv, not {text!r}.")
-        if key in settings:
-            raise PaperbenchError("--set sets an argument twice. Set it once.")
-        try:
-            settings[key] = json.loads(value)
-        except (ValueError, RecursionError):
-            settings[key] = value
-    return settings

@@ -7,9 +7,9 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import add_settings, add_shared, name_left_out, parse_settings
+from paperbench.cli.arguments import add_settings, add_shared, name_left_out
 from paperbench.errors import PaperbenchError
-from paperbench.options import positive_int
+from paperbench.options import parse_settings, positive_int
 
 if TYPE_CHECKING:
     from paperbench.runs.check import Subject

@@ -19,7 +19,7 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_shared(parser, "table", "--cells", "--profile")
+    add_shared(parser, "table", "--cells", "--profile", "--set")
     add_shared(
         parser,
         "--seeds",

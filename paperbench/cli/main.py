@@ -131,6 +131,10 @@ def _execute(arguments: Sequence[str] | None) -> int:
         given = [vars(args).get(name) or () for name in ("table", "what", "names")]
         named = {name for one in given for name in ([one] if isinstance(one, str) else one)}
         args.tables = None if named.isdisjoint(tables_here()) else Path()
+    if vars(args).get("changes"):
+        from paperbench.specs.profile import changed_profile
+
+        args.profile, _ = changed_profile(args.profile or "paper", args.changes)
     return int(args.execute(args))
 
 

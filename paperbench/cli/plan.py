@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from paperbench.cli.arguments import add_shared, name_left_out, plan_of, positive_points, rate, warn
 from paperbench.errors import PaperbenchError
-from paperbench.options import command
+from paperbench.options import command, positive_int
 
 if TYPE_CHECKING:
     from paperbench.api import Plan
@@ -23,7 +23,7 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_shared(parser, "table", "--cells", "--profile")
+    add_shared(parser, "table", "--cells", "--profile", "--set")
     add_shared(
         parser,
         "--seeds",
@@ -36,7 +36,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NET=N",
         help="images per second of a net, such as preact_resnet110=2000: estimate all nets of its kind from that "
-        "instead of a measured step; repeatable",
+        "instead of a measured step, and for a GPU that is not here nets of other kinds, too; repeatable",
+    )
+    parser.add_argument(
+        "--workers",
+        type=positive_int,
+        default=1,
+        metavar="N",
+        help="devices such as this one that take runs at once, as with `run --executor`: say how long they take, too",
+    )
+    parser.add_argument(
+        "--claim",
+        action="append",
+        metavar="'A < B'",
+        help="also simulate how likely this is decided, such as 'preact/resnet110 < original/resnet110' or 'A < B by "
+        "0.5' points of test error; repeatable",
     )
     parser.add_argument(
         "--std",
@@ -66,7 +80,7 @@ def execute(args: argparse.Namespace) -> int:
         warn(f"could not measure how long this takes: {error}")
     profile = "" if args.profile == "paper" else f", profile {args.profile}"
     print(paragraph(f"{plan.table.table.name}{profile}: what its runs cost"))
-    print(plan.listing(cost))
+    print(plan.listing(cost, args.workers))
     if plan.missing_data:
         print(paragraph("Status unknown: ids of runs depend on their data, so without it none can be looked up."))
     heading, commands = "Next, train them:", [command("run", plan.selection, plan.training)]
@@ -90,10 +104,13 @@ def _outlook(args: argparse.Namespace) -> tuple[Outlook | None, str]:
     from paperbench.compare.power import NotSimulatedError
 
     if args.profile != "paper":
+        if args.claim:
+            raise PaperbenchError("--claim is about the paper's errors. Omit --profile and --set.")
         return None, ""
     table, results = load_table(args.table, args.tables), args.results if args.results.exists() else None
     try:
-        return table.outlook(results, cells=args.cells or "*", seeds=args.seeds, std=args.std), ""
+        how = {"cells": args.cells or "*", "seeds": args.seeds, "std": args.std, "claims": args.claim or ()}
+        return table.outlook(results, **how), ""
     except NotSimulatedError as error:
         return None, str(error)
 

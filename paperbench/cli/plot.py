@@ -14,12 +14,11 @@ from paperbench.cli.arguments import (
     chosen,
     name_left_out,
     name_other_profiles,
-    parse_settings,
     readable_tables,
 )
 from paperbench.cli.output import PICTURES, format_of, import_figures, write
 from paperbench.errors import PaperbenchError, nearest
-from paperbench.options import Selection, command
+from paperbench.options import Selection, command, parse_settings
 
 if TYPE_CHECKING:
     from paperbench.api import JudgedTable

@@ -30,8 +30,10 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_shared(parser, "table", "--cells", "--profile", "--seeds", "--precision", "--device", "--engine")
-    add_shared(parser, "--at-once", "--stop-at", "--max-seconds", "--incompatible")
+    add_shared(parser, "table", "--cells", "--profile", "--set", "--seeds")
+    add_shared(
+        parser, "--precision", "--device", "--engine", "--at-once", "--stop-at", "--max-seconds", "--incompatible"
+    )
     parser.add_argument(
         "--yes",
         action="store_true",

@@ -10,7 +10,7 @@ SUMMARY = "show a table as published, its recipe and its nets"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_shared(parser, "table", "--profile")
+    add_shared(parser, "table", "--profile", "--set")
     parser.add_argument(
         "--long",
         action="store_true",

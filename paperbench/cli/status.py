@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "table", nargs="?", metavar="TABLE", help="id of a table (default: every table and profile that has runs)"
     )
-    add_shared(parser, "--cells")
+    add_shared(parser, "--cells", "--set")
     add_shared(parser, "--profile", default=None, help="default: paper; without TABLE, every one that has runs")
     add_shared(parser, "--seeds", help="runs wanted per cell (default: the table's)")
     parser.add_argument(
@@ -56,7 +56,9 @@ def execute(args: argparse.Namespace) -> int:
     root = find_spec_root(args.tables)
     tables = [read_table(args.table, root)] if args.table else [*readable_tables(root)]
     if args.profile and tables:
-        tables[0].profiles.named(args.profile)  # raises an error if there is none
+        (tables[0].profile if args.table else tables[0].profiles.named)(
+            args.profile
+        )  # raises an error if there is none
     code = _show(args, tables)
     with suppress(KeyboardInterrupt):  # the usual end of --watch
         while args.watch is not None:

@@ -171,10 +171,11 @@ class CellOutlook:
 
 @dataclass(frozen=True)
 class ClaimOutlook:
-    """Chance that a claim is supported, after the first analysis and after both, if the printed numbers are true."""
+    """Chances of a claim, after the first analysis and after both, if the printed numbers are true."""
 
     claim: Claim
     supported: tuple[float, float]
+    contradicted: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -327,9 +328,10 @@ class _Simulation:
             for number, level in ANALYSES
         )
         for claim in self._claims:
-            supported, contradicted = first[claim.id]
-            finally_supported = supported | both[claim.id][0] & ~contradicted
-            yield ClaimOutlook(claim, (float(supported.mean()), float(finally_supported.mean())))
+            is_open = ~np.logical_or(*first[claim.id])
+            finally_ = [now | then & is_open for now, then in zip(first[claim.id], both[claim.id], strict=True)]
+            chances = zip(first[claim.id], finally_, strict=True)
+            yield ClaimOutlook(claim, *((float(now.mean()), float(then.mean())) for now, then in chances))
 
     def _decide(self, samples: Sequence[Floats], level: float) -> dict[str, tuple[Flags, Flags]]:
         """Return whether each claim is supported and contradicted, each of shape (tables,)."""

@@ -154,6 +154,6 @@ def _add_claim(case: ElementTree.Element, judged: ClaimVerdict, profile: str) ->
     elif standing == "contradicted" and profile == "paper":
         outcome, because = "failure", says
     elif standing == "contradicted":
-        because = f"profile {profile} trains other nets or data than the paper; {because}"
+        because = f"profile {profile} trains other nets, data or recipes than the paper; {because}"
     _add_properties(case, {"standing": standing, "section": claim.section}.items())
     _add_outcome(case, outcome, f"{standing}: {because}", [says, method(judged), *judged.findings])

@@ -9,6 +9,7 @@ from paperbench.compare.power import WORSE_BY, CellOutlook, NextRuns, Outlook
 from paperbench.compare.statistics import FIRST_ALPHA
 from paperbench.errors import count
 from paperbench.report.grid import NOTHING, Grid, as_text, paragraph
+from paperbench.specs.claim import ASKED
 
 _MAX_CELLS_NAMED = 2
 _MAX_NEXT = 8
@@ -96,11 +97,15 @@ def _named(one: CellOutlook, total: int) -> str:
 
 def _claims(outlook: Outlook) -> Iterator[str]:
     planned = outlook.planned
-    if outlook.claims:
+    asked = [one for one in outlook.claims if one.claim.section == ASKED]
+    if len(asked) < len(outlook.claims):
         heading = f"Claims: chance in percent to be supported after {planned} / {2 * planned} runs, if the printed "
-        rows = tuple((one.claim.id, _pair(one.supported, [True, True])) for one in outlook.claims)
+        rows = tuple((o.claim.id, _pair(o.supported, [True, True])) for o in outlook.claims if o not in asked)
         grid = Grid(("claim", "supported"), rows, ("left", "right"))
         yield f"{paragraph(heading + 'numbers are the true errors')}\n{as_text(grid)}"
+    for one in asked:
+        yes, no = (_pair(chances, [True, True]) for chances in (one.supported, one.contradicted))
+        yield paragraph(f"{one.claim.says}: supported in {yes} %, contradicted in {no} %, likewise.")
     unselected, others = outlook.unselected, outlook.unsimulated
     reasons = []
     if planned == 1 and others:

@@ -464,8 +464,8 @@ class Report:
         )
         if self.is_reduced:
             yield (
-                f"Profile {self.comparison.profile} trains other nets or data: a claim that holds here need not hold "
-                "for the paper's nets."
+                f"Profile {self.comparison.profile} trains other nets, data or recipes: a claim that holds here need "
+                "not hold for the paper's nets."
             )
 
     @property

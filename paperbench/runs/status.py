@@ -144,7 +144,8 @@ class Snapshot:
 
     def profiles_of(self, table: Table, patterns: str | Sequence[str] = "*") -> tuple[str, ...]:
         """Return the profiles in which cells of a table have runs."""
-        names = table.profiles.profiles
+        seen = {record.spec.profile for record in self._records.values()}
+        names = table.profiles_among({*table.profiles.profiles, *seen})
         return tuple(name for name in names if any(map(self._found, self._trainings(table, name, patterns))))
 
     def status_of(

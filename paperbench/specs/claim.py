@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from typing import Literal
 
-from paperbench.typed import Count, Id, Line, Positive, Problem, Text, typed
+from paperbench.errors import PaperbenchError
+from paperbench.options import number
+from paperbench.typed import Count, Id, Line, Positive, Problem, Text, from_json, typed
 
 Kind = Literal[
     "lower", "close", "diverges", "converges", "largest_gain", "higher_loss_lower_error", "early", "declines"
@@ -97,3 +101,17 @@ class Claim:
     def all_cells(self) -> tuple[str, ...]:
         """Every cell of the claim, once."""
         return tuple(dict.fromkeys((*self.cells, *(cell for pair in self.pairs for cell in pair))))
+
+
+ASKED = "asked by the user"
+"""The section of a claim that no paper makes."""
+
+
+def asked_claim(text: str, n: int) -> Claim:
+    """Return the n-th question of one's own about test errors, "A < B" or "A < B by 0.5" points, as a claim."""
+    found = re.fullmatch(r"\s*([^\s<]+)\s*<\s*(\S+)(?:\s+by\s+([\d.]+))?\s*", text)
+    if not found:
+        raise PaperbenchError(f"--claim takes 'ROW/COLUMN < ROW/COLUMN', with `by POINTS` or not, and not {text!r}.")
+    *cells, by = found.groups()
+    values = {"cells": cells, "by": None if by is None else number(by), "kind": "lower", "measure": "test_error"}
+    return from_json(Claim, json.dumps({"id": f"_asked_{n}", "says": text, "section": ASKED, **values}))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Literal
 
 from paperbench.catalogue import DATASETS, FAMILIES, is_function
-from paperbench.errors import PaperbenchError, nearest
+from paperbench.errors import PaperbenchError, nearest, one_line
+from paperbench.options import parse_settings
 from paperbench.specs.experiment import DatasetName
-from paperbench.typed import Count, Id, Line, Problem, typed, unknown_words
+from paperbench.specs.recipe import Recipe
+from paperbench.typed import Count, Id, Line, Problem, dump_set_fields, from_json, typed, unknown_words
 
 
 @typed
@@ -67,6 +71,46 @@ class Profile:
 
 
 @typed
+class ChangedProfile(Profile):
+    """A profile with some values of its recipes set.
+
+    Attributes:
+        name: BASE+key=value,... with sorted keys, such as "paper+batch_norm.group=32,iterations=2000".
+        base: The name of the profile whose recipes are changed.
+        changes: The values by their dotted names.
+    """
+
+    name: Line = field(kw_only=True)
+    base: Line = field(kw_only=True)
+    changes: Mapping[str, Any] = field(kw_only=True)
+
+    def changed(self, recipe: Recipe) -> Recipe:
+        """Return a recipe with the values set; what it counts in iterations, and they do not set, keeps its share."""
+        values: dict[str, Any] = {"warm_up": None, **dump_set_fields(recipe)}
+        after = self.changes.get("iterations")
+        if type(after) is int and after > 0:
+            if recipe.drops:
+                values["drops"]["at"] = [at * after // recipe.iterations for at in recipe.drops.at]
+            for part in filter(None, (values["warm_up"], values["monitoring"])):  # their whole numbers are iterations
+                part |= {key: max(1, n * after // recipe.iterations) for key, n in part.items() if isinstance(n, int)}
+        for name, value in self.changes.items():
+            parent, _, key = name.rpartition(".")
+            if parent and not isinstance(values.get(parent), dict):
+                values[parent] = {}
+            (values[parent] if parent else values)[key] = value
+        return from_json(Recipe, json.dumps(values))
+
+
+def changed_profile(name: str, settings: Sequence[str] = ()) -> tuple[str, dict[str, Any]]:
+    """Return the proper name and the values of a `ChangedProfile`, with further values, each as `key=value`."""
+    base, _, given = name.partition("+")
+    found = parse_settings([*filter(None, re.split(r",(?=[\w.]+=)", given)), *settings])
+    values = {key: int(one) if isinstance(one, float) and one.is_integer() else one for key, one in found.items()}
+    texts = (f"{k}={v if isinstance(v, str) else json.dumps(v, separators=(',', ':'))}" for k, v in values.items())
+    return f"{base}+{','.join(sorted(texts))}", values
+
+
+@typed
 class Profiles:
     """The file profiles.yaml."""
 
@@ -79,7 +123,17 @@ class Profiles:
             yield Problem(("profiles", "paper"), "the profile `paper` must exist and change nothing.")
 
     def named(self, name: str) -> Profile:
-        """Return the profile with a name."""
-        if name not in self.profiles:
-            raise PaperbenchError(f"Unknown profile {name!r}. {nearest(name, self.profiles)}")
-        return self.profiles[name]
+        """Return the profile with a name, which may be a `ChangedProfile`'s."""
+        base, plus, given = name.partition("+")
+        if base not in self.profiles:
+            raise PaperbenchError(f"Unknown profile {base!r}. {nearest(base, self.profiles)}")
+        profile = self.profiles[base]
+        if not plus:
+            return profile
+        if len(name) > 300 or one_line(name) != name:  # a stranger's record may have any, deeply nested
+            raise PaperbenchError("A profile's name has at most 300 printable characters. Set fewer values.")
+        proper, changes = changed_profile(name)
+        if proper != name or not given:
+            raise PaperbenchError(f"Call profile {name!r} {proper if given else base!r}.")
+        own = f"{profile.title}; but {given}", profile.depth, profile.datasets, profile.seeds
+        return ChangedProfile(*own, name=name, base=base, changes=changes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -14,7 +14,7 @@ from paperbench.errors import PaperbenchError, closest, count, nearest, one_line
 from paperbench.specs.cell import Cell
 from paperbench.specs.expected import WITHOUT_NUMBERS, Defaults, Disputed, Expected, Peer, Source
 from paperbench.specs.experiment import Experiment, Setting
-from paperbench.specs.profile import Profile, Profiles
+from paperbench.specs.profile import ChangedProfile, Profile, Profiles
 from paperbench.specs.recipe import DROPS_OR_SCHEDULE, Evaluation, Recipe
 from paperbench.specs.run_spec import canonical_json
 from paperbench.specs.table_files import (
@@ -27,7 +27,7 @@ from paperbench.specs.table_files import (
     table_ids,
 )
 from paperbench.specs.yaml_file import Document, SpecError, read_yaml
-from paperbench.typed import KeyPath, Problem, unknown_words
+from paperbench.typed import KeyPath, Problem, TypedError, unknown_words
 
 __all__ = ["Table", "find_spec_root", "know_functions", "load_profiles", "read_table", "read_tables", "table_ids"]
 
@@ -78,6 +78,22 @@ class Table:
         """Return the name of the table or of a part of the paper, with the paper: "Table 2 of arXiv:1603.05027"."""
         return " of arXiv:".join(filter(None, (part or self.name, self.source.arxiv)))
 
+    def profile(self, name: str) -> Profile:
+        """Return the profile with a name, after a check of the values that it sets; see `Profiles.named`."""
+        profile = self.profiles.named(name)
+        if isinstance(profile, ChangedProfile):
+            self._changed_recipes(profile)
+        return profile
+
+    def profiles_among(self, names: Collection[str]) -> list[str]:
+        """Return the names that are profiles of this table: those of the file, then those that set values."""
+        found = [name for name in self.profiles.profiles if name in names]
+        for name in sorted({*names} - {*found}):
+            with suppress(PaperbenchError):  # of another table
+                self.profile(name)
+                found.append(name)
+        return found
+
     def recipe_in(self, profile: Profile, name: str | None = None) -> Recipe:
         """Return a recipe with the profile's changes.
 
@@ -85,8 +101,25 @@ class Table:
             profile: A profile of this table.
             name: The recipe of a cell in the profile. Default: the table's recipe.
         """
+        name = name or self.experiment.recipe
+        if isinstance(profile, ChangedProfile):
+            return self._changed_recipes(profile)[name]
         profile_name = next(known for known, one in self.profiles.profiles.items() if one is profile)
-        return self.recipes[profile_name, name or self.experiment.recipe]
+        return self.recipes[profile_name, name]
+
+    def _changed_recipes(self, profile: ChangedProfile) -> Mapping[str, Recipe]:
+        """Return the recipes by name; refuse values that no recipe can have, and those that change nothing."""
+        before = {name: recipe for (base, name), recipe in self.recipes.items() if base == profile.base}
+        try:
+            after = {name: profile.changed(recipe) for name, recipe in before.items()}
+        except TypedError as error:
+            unset = " What you do not set keeps its share of the iterations." * ("iterations" in profile.changes)
+            raise PaperbenchError(f"Profile {profile.name}: {error}{unset}") from error
+        pairs = [(recipe.values_by_name(), after[name].values_by_name()) for name, recipe in before.items()]
+        for key in profile.changes:
+            if not key.startswith("monitoring") and all(old.get(key) == new.get(key) for old, new in pairs):
+                raise PaperbenchError(f"Setting {key} changes no training of profile {profile.base}. Omit it.")
+        return after
 
     def evaluation_in(self, profile: Profile, cell: Cell) -> Evaluation | None:
         """Return how the nets of a cell are tested in a profile; None means on whole images."""

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from paperbench import api
 from paperbench.architecture import macs
@@ -39,6 +41,22 @@ def test_slow_loader_takes_its_crops(plan: api.Plan, monkeypatch: pytest.MonkeyP
     found = estimate(plan.remaining, CPU)
     assert found
     assert [*found.seconds.values()] == pytest.approx([600_000 * 256 / 500] * 2)
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1), st.integers(1, 9), st.integers(1, 3))
+def test_devices_are_never_idle_while_a_run_waits(seconds: list[float], devices: int, at_once: int) -> None:
+    found = Cost(dict(zip(map(str, seconds), seconds, strict=True)), "")
+    longest, share = max(seconds) * at_once, found.total / devices
+    assert max(longest, share) <= found.on_devices(devices, at_once) * (1 + 1e-9)
+    assert found.on_devices(devices, at_once) <= (share + longest) * (1 + 1e-9)
+
+
+def test_one_rate_is_enough_for_a_gpu_that_is_not_here(tmp_path: Path) -> None:
+    plan = api.plan("table2", tmp_path, cells="preact", seeds=1, for_other_machine=True, estimate_only=True)
+    found = plan.cost({"preact_resnet110": 1000.0})
+    assert found
+    basic, bottleneck = (found.seconds[run.id] for run in plan.runs)
+    assert bottleneck / basic == pytest.approx(macs(plan.runs[1].net, 32) / macs(plan.runs[0].net, 32))
 
 
 def test_processes_share_the_work(plan: api.Plan) -> None:

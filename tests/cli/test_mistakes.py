@@ -37,6 +37,20 @@ MISTAKES = """
     run table2 --profile smoke --device cpu --executor local --gpus-per-run 2
     run table2 --profile smoke --device cuda:1 --executor local
     run table2 --workers 2
+    run table2 --set itertions=5
+    run table2 --set iterations=64000
+    run table2 --set iterations=2
+    run table2 --set authors.framework=x
+    run table2 --profile smke --set iterations=2
+    run table2 --profile paper+iterations=5,batch_size=64
+    plan table2 --set batch_size=32
+    plan table2 --claim preact/resnet110
+    plan table2 --claim 'preact/resnet110 < original/resnet11'
+    plan table2 --claim 'preact/resnet110 < preact/resnet110'
+    plan table2 --claim 'preact/resnet110 < original/resnet110 by 0'
+    plan table2 --claim 'preact/resnet110 < original/resnet110' --cells preact
+    plan table2 --claim 'preact/resnet110 < original/resnet110' --profile smoke
+    compare table2 --set batch_norm.gruop=2
     run table2 --executor local --partition gpu
     plan tabel2
     plan table2 --budget 8h

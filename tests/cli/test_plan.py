@@ -16,6 +16,7 @@ from tests.report.stores import make_store
 from tests.training.gpus import with_gpus
 
 ONE = ("plan", "table2", "--cells", "preact/resnet110", "--rate", "preact_resnet110=2000")
+CLAIMS = ("--claim", "preact/resnet110 < original/resnet110", "--claim", "original/resnet110<preact/resnet110 by 0.1")
 SMOKE = ("--profile", "smoke", "--device", "cpu", "--rate", "preact_resnet110=100", "--rate", "preact_resnet164=100")
 
 
@@ -34,6 +35,7 @@ def command_after(out: str, heading: str) -> list[str]:
         ("gpu_elsewhere", (*ONE, "--device", "cuda")),
         ("options", (*ONE, "--device", "cpu", "--seeds", "3", "--std", "0.25", "--long", "--results", "new")),
         ("smoke", ("plan", "table2", *SMOKE, "--seeds", "2", "--at-once", "2", "--cells", "original", "preact")),
+        ("claim", (*ONE[:3], "*/resnet110", *ONE[4:], "--device", "cuda", *CLAIMS, "--workers", "8", "--at-once", "2")),
         ("unprinted", ("plan", "table1", "--cells", "dropout_shortcut", "--rate", "preact_resnet110=2000")),
     ],
 )

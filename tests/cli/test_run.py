@@ -97,6 +97,20 @@ def test_row_on_request_is_skipped_with_a_message(run: Run) -> None:
     assert "\n2 runs, " in out, "a profile's warm-up does not replace a recipe without one"
 
 
+def test_values_that_are_set_name_the_profile(run: Run, quick_specs: Path) -> None:
+    """Which all commands know, and in which nothing is reproduced."""
+    where, chosen = ("table2", "--tables", quick_specs), (*ONE_CELL[:4], "--set", "iterations=4")
+    code, out, err = run("run", *where, *chosen, *ONE_CELL[4:], "--set", "batch_size=64")
+    name = "smoke+batch_size=64,iterations=4"
+    assert code == 0
+    assert "recipe cifar: iterations 4, warm_up learning_rate 0.01, iterations 1, drops at 2 and 3, factor 0.1," in err
+    assert only_record(Path("results")).spec.profile == name
+    assert f"Table 2, profile {name}: not comparable with the paper" in out
+    assert f"has runs of other profiles: --profile {name} shows them." in run("compare", *where)[2]
+    _, out, _ = run("status", *where[1:], "--cells", "preact")
+    assert f"Table 2, profile {name} (handwritten digits (embedded)\nin fp32): 1 of 2 runs done" in out
+
+
 @pytest.mark.usefixtures("no_pickles")
 def test_run_in_parts_equals_a_run_in_one_go(run: Run, quick_specs: Path, trained: Path, tmp_path: Path) -> None:
     results = tmp_path / "results"

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from paperbench.api import load_table
 from paperbench.compare.claims import decide_claim, p_values, parts
 from paperbench.compare.comparison import compare
 from paperbench.compare.noise import Floats
@@ -484,6 +485,18 @@ def test_chances_of_claims_agree_with_a_simulation() -> None:
     expected = supported(a_claim("lower", cells=("a", "b")), list(samples))
     assert found.supported == pytest.approx(expected, abs=4 * math.sqrt(2 * 0.25 / tables))
     assert 0.3 < found.supported[0] < found.supported[1] < 1
+
+
+def test_asked_claim_has_the_chances_of_the_papers_own() -> None:
+    """And its opposite is contradicted where it is supported."""
+    found = {
+        one.claim.says: one
+        for one in load_table("table2").outlook(claims=[f"{PREACT}<{BASELINE}", f"{BASELINE} < {PREACT}"]).claims
+    }
+    own = found["Full pre-activation is better than the original unit on ResNet-110"]
+    asked, opposite = found[f"{PREACT}<{BASELINE}"], found[f"{BASELINE} < {PREACT}"]
+    assert asked.supported == own.supported == opposite.contradicted
+    assert asked.contradicted == own.contradicted == opposite.supported
 
 
 def test_noise_is_given_or_seen_or_published() -> None:

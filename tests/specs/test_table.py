@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from paperbench.errors import PaperbenchError
 from paperbench.specs.expected import ExpectedCell
+from paperbench.specs.profile import changed_profile
 from paperbench.specs.table import Table, find_spec_root, read_table, read_tables
+from tests.fuzz.strategies import is_refused
 from tests.helpers import ROOT
 from tests.specs.small_specs import ONE, ONE_EXPECTED, PROFILES, REMOVED, SMALL, TWO, SmallSpecs
 
@@ -229,3 +233,43 @@ def test_sweep_is_one_cell_with_a_net_per_value(tables: dict[str, Table]) -> Non
 def test_only_table1_fixes_its_precision(tables: dict[str, Table]) -> None:
     precisions = {name: table.experiment.precision for name, table in tables.items()}
     assert precisions == {"table1": "fp32", **dict.fromkeys(("table2", "table3", "table4", "table5"))}
+
+
+# Profiles with values set
+
+EVERY = ("log", "test", "checkpoint")
+KEYS = ["iterations", "batch_size", "drops.at", "learning_rate", "schedule", "momentum_form", "a.b", "paper", ""]
+VALUES = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists)
+
+
+@given(iterations=st.integers(200, 10**9))
+def test_what_is_counted_in_iterations_keeps_its_share(table2: Table, iterations: int) -> None:
+    recipe, paper = (table2.recipe_in(table2.profile(name)) for name in (f"paper+iterations={iterations}", "shallow"))
+    counted = [
+        (one.warm_up.iterations, *one.drops.at, *(getattr(one.monitoring, f"{key}_every") for key in EVERY))
+        for one in (recipe, paper)
+        if one.warm_up and one.drops
+    ]
+    assert counted[0] == tuple(max(1, number * iterations // 64_000) for number in counted[1])
+    others = [{**one.defining_values(), "iterations": 0, "warm_up": 0, "drops": 0} for one in (recipe, paper)]
+    assert others[0] == others[1]
+
+
+def test_values_that_are_set_are_taken_as_they_are(table2: Table) -> None:
+    name, _ = changed_profile("paper+drops.at=[3,5]", ["iterations=9", "warm_up.iterations=2", "momentum_form=pytorch"])
+    assert name == "paper+drops.at=[3,5],iterations=9,momentum_form=pytorch,warm_up.iterations=2"
+    values = table2.recipe_in(table2.profile(name)).values_by_name()
+    expected = {"drops.at": [3, 5], "iterations": 9, "momentum_form": "pytorch", "warm_up.iterations": 2}
+    assert {key: values[key] for key in expected} == expected
+
+
+def test_equal_values_have_one_name() -> None:
+    texts = (["batch_size=64", "learning_rate=1"], ["learning_rate=1.0", "batch_size=6.4e1"])
+    assert {changed_profile("smoke", one)[0] for one in texts} == {"smoke+batch_size=64,learning_rate=1"}
+
+
+@given(st.lists(st.tuples(st.sampled_from(KEYS), VALUES | st.text().map(lambda text: f"[{text}"))), st.text())
+def test_any_name_is_a_profile_or_refused(table2: Table, values: list[tuple[str, Any]], end: str) -> None:
+    """Records of strangers have any."""
+    name = "paper+" + ",".join(f"{key}={value}" for key, value in values) + end
+    assert is_refused(PaperbenchError, table2.profile, name) != (table2.profiles_among([name]) == [name])
