@@ -2,7 +2,7 @@
 
 By the shortcut the signal and the gradient pass a unit "without concerning any weight layers" (Sec. 2). That path is
 read off with everything else held fixed: gates, the noise of dropout, statistics of batch norm, and which values ReLU
-lets pass. What remains is linear in the signal.
+lets pass. What remains is linear in the signal, unless norms or activations are others than the paper's.
 """
 
 from __future__ import annotations

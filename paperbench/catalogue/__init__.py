@@ -8,8 +8,8 @@ The vocabulary is that of He et al., "Identity Mappings in Deep Residual Network
 
 from typing import Any
 
-from paperbench.catalogue.datasets import DATASETS, DatasetInfo
-from paperbench.catalogue.families import FAMILIES, Family
+from paperbench.catalogue.datasets import DATASETS
+from paperbench.catalogue.families import FAMILIES
 from paperbench.catalogue.nets import ARGUMENTS, NETS, Net, checked, resolve, tags
 from paperbench.catalogue.placements import COMPONENTS, PLACEMENTS, Component, Placement
 from paperbench.catalogue.shortcuts import POOL, SHORTCUTS, Convolution, Shortcut
@@ -29,8 +29,6 @@ __all__ = [
     "SHORTCUTS",
     "Component",
     "Convolution",
-    "DatasetInfo",
-    "Family",
     "Net",
     "Placement",
     "Shortcut",

@@ -1,7 +1,4 @@
-"""Placements of BN and ReLU in a residual unit: the five cases of Fig. 4.
-
-`paperbench.models.register` adds components and placements of others.
-"""
+"""Placements of BN and ReLU in a residual unit: the five cases of Fig. 4. `paperbench.models.register` adds others."""
 
 from __future__ import annotations
 
@@ -35,14 +32,13 @@ COMPONENTS: dict[str, Component] = {
 class Placement:
     """A placement of BN and ReLU in a residual unit (Fig. 4 of the paper).
 
-    Those of the paper have BN and ReLU between two weight layers, and differ in three other positions. All positions
-    take names of `COMPONENTS`.
+    Those of the paper have BN and ReLU between two weight layers, and differ in three other positions.
 
     Attributes:
         name: The name used in net names.
         figure: Number of the figure in the paper; empty without one.
         title: Row heading in Table 2.
-        before: Components before the first weight layer, the pre-activation.
+        before: Names of components before the first weight layer, the pre-activation.
         last: Components after the last weight layer, before the addition.
         after_addition: Components after the addition, the function f of Eq. (2).
         between: Components between two weight layers.

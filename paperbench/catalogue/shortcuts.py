@@ -60,8 +60,7 @@ class Shortcut:
             braces; "" if nothing. With a gate, "times g" or "times (1 - g)".
         gate: Returns the steps of the gate g of a unit with these inputs, outputs and stride: convolutions, and the
             rest in words, of which `POOL` changes the size of the signal.
-        gates_branch: Whether the gate reads the end of the residual path, where inputs are the unit's outputs, instead
-            of what the shortcut reads.
+        gates_branch: Whether the gate reads F, which has the unit's outputs as channels, not the shortcut's input.
         is_convolution: Whether the shortcut of every unit is a projection.
         draws: Whether a forward pass in training draws random numbers.
     """

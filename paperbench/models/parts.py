@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -60,6 +61,8 @@ def _code(value: Any) -> Any:
     """Return a value with code in place of functions and classes, which are new ones if a file is executed again."""
     if isinstance(value, type | Part):
         return {name: _code(one) for name, one in vars(value).items() if name[:2] != "__" or callable(one)}
+    if isinstance(value, partial):
+        return _code(value.func), value.args, value.keywords
     return getattr(getattr(value, "fget", value), "__code__", value)  # of a property or function
 
 
@@ -67,11 +70,11 @@ def _problems(part: Part, make: Maker | None) -> Iterator[Problem]:
     is_taken = part.name in ("conv", "dropout", "pool") or hasattr(nn.Sequential(), part.name)  # beside components
     if is_taken or not re.fullmatch("[a-z][a-z0-9_]*", part.name):
         yield Problem((), "needs another name, of lowercase letters, digits and underscores, that torch does not use.")
+    if not isinstance(part, Shortcut) and isinstance(part, Component) == (make is None):
+        yield Problem((), "a component needs a second argument, which makes its module; a placement takes none.")
     match part:
         case Component():
             yield from unknown_words("kind", [((), part.kind)], ("norm", "activation"))
-            if make is None:
-                yield Problem((), "needs what makes its module, as the second argument.")
         case Placement():
             for position in ("before", "last", "after_addition", "between"):
                 names = getattr(part, position)

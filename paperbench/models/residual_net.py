@@ -83,8 +83,8 @@ class ResidualNet(nn.Module):
         self.tail = components(tail(net), self.num_features)
         found, stated = sum(p.numel() for p in self.parameters()), parameters(replace(net, num_classes=0))
         if found != stated:  # which is wrong in parts that somebody has registered
-            what = f"{found:,} parameters, and {stated:,} by what placement {net.placement} and shortcut {net.shortcut}"
-            raise PaperbenchError(f"The net has {what} state. Correct `parameters` of a component, or a gate.")
+            what = f"{found:,} parameters without its classifier; its placement and shortcut state {stated:,}"
+            raise PaperbenchError(f"The net has {what}. Correct `parameters` of a component, or the steps of a gate.")
         self.global_pool: nn.Module
         self.fc: nn.Module
         self.reset_classifier(net.num_classes, global_pool)
@@ -114,15 +114,13 @@ class ResidualNet(nn.Module):
         for module in self.modules():
             if isinstance(module, Addition):
                 own |= module.init_weights(generator)
-            elif module in own:
-                continue
-            elif isinstance(module, nn.Conv2d):
+            elif isinstance(module, nn.Conv2d) and module not in own:
                 nn.init.kaiming_normal_(module.weight, mode=fan, nonlinearity="relu", generator=generator)
                 if again:
                     module.weight.copy_(_orthogonal(module.weight.shape, again))
             elif isinstance(module, nn.Linear):
                 _init_classifier(module, generator)
-            elif callable(reset := getattr(module, "reset_parameters", None)):
+            elif module not in own and callable(reset := getattr(module, "reset_parameters", None)):
                 reset()
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:

@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TextIO
+from unittest.mock import patch
 
 import pytest
 
+from paperbench.catalogue import PLACEMENTS, Placement
 from paperbench.data.dataset import ImageDataset
 from paperbench.report.progress import Progress
 from paperbench.runs.history import HistoryLine
@@ -200,3 +202,12 @@ def test_closed_terminal_does_not_end_a_training(run: PlannedRun) -> None:
             raise ValueError("I/O operation on closed file")
 
     report_everything(run, Closed())
+
+
+def test_no_averaging_is_announced_of_a_net_without_bn(run: PlannedRun) -> None:
+    with patch.dict(PLACEMENTS, bare=Placement("bare", "", "", between=("relu",))):
+        run, stream = replace(run, net=replace(run.net, placement="bare")), io.StringIO()
+        progress = Progress([(run, 1)], 1, stream)
+        progress.started(run, 0, 1, "eager", "")
+        progress.finishing(run, None)
+    assert stream.getvalue().endswith("\n    testing 40 images\n")
