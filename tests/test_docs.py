@@ -241,22 +241,14 @@ def test_example_table_trains_as_documented(working_directory: Path) -> None:
     assert len(list(working_directory.glob("build/mytable/runs/*/model.safetensors"))) == 2
 
 
-@pytest.mark.full
-def test_a_shortcut_and_a_placement_take_what_is_documented(tmp_path: Path) -> None:
-    (diff,) = (block.code for block in blocks_of(ROOT / "docs" / "extending.md") if block.language == "diff")
-    shutil.copytree(ROOT / "paperbench", tmp_path / "paperbench")
-    subprocess.run(["git", "apply"], input=diff, text=True, cwd=tmp_path, check=True)
-    code = """
-import timm, torch
-from torch.utils.flop_counter import FlopCounterMode
-from paperbench import models, architecture
-net = timm.create_model("preact_resnet20", depth=8, shortcut="squeeze", placement="one_bn", squeeze=2)
-with FlopCounterMode(display=False) as counter:
-    net(torch.zeros(1, 3, 32, 32))
-assert counter.get_total_flops() == 2 * architecture.macs(net.net)
-assert sum(p.numel() for p in net.parameters()) == architecture.parameters(net.net)
-"""
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+def test_code_of_own_units_is_that_of_the_example() -> None:
+    example = text_of(ROOT / "examples" / "own_unit" / "units.py")
+    section = (
+        text_of(ROOT / "docs" / "extending.md").partition("## A new shortcut or placement")[2].partition("\n## ")[0]
+    )
+    codes = [found["code"] for found in _FENCED.finditer(section)]
+    assert codes
+    assert all(code in example for code in codes)
 
 
 @pytest.mark.full

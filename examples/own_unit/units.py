@@ -57,8 +57,8 @@ class SqueezeAddition(Addition):
         self.outer = nn.Conv2d(channels // 16, channels, 1)
 
     def init_weights(self, generator: torch.Generator | None) -> set[nn.Module]:
-        nn.init.zeros_(self.inner.bias)
-        nn.init.zeros_(self.outer.bias)
+        for layer in (self.inner, self.outer):
+            nn.init.zeros_(layer.get_parameter("bias"))
         return set()  # no weights of its own: He's are drawn for both
 
     def weigh(self, shortcut: Tensor, residual: Tensor, shortcut_input: Tensor) -> tuple[Tensor, Tensor]:
