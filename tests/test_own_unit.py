@@ -167,7 +167,8 @@ def test_what_cannot_be_registered_is_refused(own: dict[str, Any], part: Any, ma
 
 
 def test_same_code_may_be_registered_again_but_no_other_of_this_name(own: dict[str, Any]) -> None:
-    code = "from functools import partial\nregister(Component('leaky', '', 'activation'), partial(lambda slope, _: nn.LeakyReLU(slope), 0.1))"
+    make = "partial(lambda slope, _: nn.LeakyReLU(slope), 0.1)"
+    code = f"from functools import partial; register(Component('leaky', '', 'activation'), {make})"
     for _ in range(2):
         exec(code, {**globals()})
     for ours, other in (("0.1", "0.2"), ("LeakyReLU", "CELU")):
