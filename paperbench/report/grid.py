@@ -129,12 +129,12 @@ def published(cell: Cell) -> str:
     expected, decimals = cell.expected, cell.defaults.decimals
     if expected.value == "unprinted":
         return NOTHING
-    if cell.number is None:
+    if not isinstance(expected.value, float):
         return "fail"
     mean = ""
     if expected.mean is not None and expected.std is not None:
         mean = f" ({expected.mean:.{decimals}f}±{expected.std:.{decimals}f})"
-    return f"{cell.number:.{decimals}f}{expected.mark or ''}{mean}"
+    return f"{expected.value:.{decimals}f}{expected.mark or ''}{mean}"
 
 
 def terminal_width() -> int:

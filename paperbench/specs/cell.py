@@ -55,8 +55,9 @@ class Cell:
 
     @property
     def number(self) -> float | None:
-        """The published test error in percent, or None if the paper prints no number."""
-        return self.expected.value if isinstance(self.expected.value, float) else None
+        """The published test error in percent that ours are compared with, or None if the paper prints no number."""
+        value = self.expected.mean if self.expected.statistic == "best" else self.expected.value
+        return value if isinstance(value, float) else None
 
     @property
     def published(self) -> ExpectedCell:
@@ -98,8 +99,9 @@ class Cell:
         """Return the timm name, or the function, and the arguments of the same net."""
         reference, dataset = (setting or self.settings[0]).reference, self.dataset_in(profile)
         name = model = family = reference.name
+        depth = given = reference.kwargs.get("depth")
         if not is_function(name):
-            family = NETS[name].family
+            family, depth = NETS[name].family, given or NETS[name].depth
             model = f"{name}.{dataset}" if dataset in tags(name)[1:] else name
-        depth = {"depth": profile.depth[family]} if family in profile.depth else {}
-        return NetReference(model, {**reference.kwargs, **depth})
+        reduced = profile.depth_of(family, depth)
+        return NetReference(model, {**reference.kwargs, **({} if reduced == depth else {"depth": reduced})})

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 from paperbench.specs.claim import Claim
 from paperbench.typed import Count, Id, Line, Percent, Positive, Problem, Text, typed
 
-Statistic = Literal["median", "single"]
+Statistic = Literal["median", "best", "single"]
 
 
 @typed
@@ -35,7 +35,7 @@ class Defaults:
     """Values for the cells that do not override them.
 
     Attributes:
-        statistic: The statistic over runs that is printed.
+        statistic: The statistic over runs that is printed. The best run is printed only: ours are compared with `mean`.
         n: Number of runs behind it.
         tolerance: Percentage points within which two medians count as the same; set before the first run.
         decimals: Decimals of the printed errors.
@@ -103,6 +103,8 @@ class ExpectedCell:
                 yield Problem(("same_as",), "must be table/row/column, such as table2/original/resnet110.")
             for name in self._given("statistic", "n", "source"):
                 yield Problem((name,), f"belongs with the number, in {self.same_as}.")
+        if self.statistic == "best" and self.mean is None:
+            yield Problem(("mean",), "is needed beside the best run, which is no estimate of what others get.")
         yield from _run_count_problems(self.statistic, self.n)
 
     def _given(self, *names: str) -> list[str]:

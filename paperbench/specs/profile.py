@@ -39,26 +39,27 @@ class Profile:
 
     Attributes:
         title: One-line description.
-        depth: Depth of all nets of a family, by family; or the argument `depth` of a function, by its name.
+        depth: Depth of all nets of a family, or one for each depth of theirs, by family; or the argument `depth` of
+            a function, by its name.
         datasets: The data sets that stand in for others, by key.
         seeds: Default number of seeds per cell.
     """
 
     title: Line
-    depth: Mapping[Line, int] = field(default_factory=dict)
+    depth: Mapping[Line, int | Mapping[Line, int]] = field(default_factory=dict)
     datasets: Mapping[DatasetName, Substitute] = field(default_factory=dict)
     seeds: Count | None = None
 
     def problems(self) -> Iterator[Problem]:
-        for family, depth in self.depth.items():
-            if is_function(family):
-                continue
-            yield from unknown_words("family", [(("depth", family), family)], FAMILIES)
-            try:
-                if family in FAMILIES:
+        families = [family for family in self.depth if not is_function(family)]
+        yield from unknown_words("family", ((("depth", family), family) for family in families), FAMILIES)
+        for family in filter(FAMILIES.__contains__, families):
+            given = self.depth[family]
+            for depth in given.values() if isinstance(given, Mapping) else [given]:
+                try:
                     FAMILIES[family].units(depth)
-            except PaperbenchError as error:
-                yield Problem(("depth", family), str(error))
+                except PaperbenchError as error:
+                    yield Problem(("depth", family), str(error))
         replaced: dict[str, str] = {}
         for name, substitute in self.datasets.items():
             for i, other in enumerate(substitute.replaces):
@@ -68,6 +69,11 @@ class Profile:
                 if other in replaced:
                     yield Problem(path, f"{other} is replaced by {replaced[other]} already.")
                 replaced[other] = name
+
+    def depth_of(self, family: str, depth: Any) -> Any:
+        """Return the depth of a net of a family that has this depth in the table, or of a function's net."""
+        given = self.depth.get(family, depth)
+        return given.get(str(depth), depth) if isinstance(given, Mapping) else given
 
 
 @typed
