@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from paperbench.catalogue import DATASETS, is_function, know_function
-from paperbench.errors import PaperbenchError, nearest
+from paperbench.errors import PaperbenchError, closest, nearest
 from paperbench.specs.cell import Cell
 from paperbench.specs.expected import WITHOUT_NUMBERS, Expected, ExpectedCell
 from paperbench.specs.experiment import Experiment
@@ -78,6 +78,9 @@ class TableFiles:
         self.experiment_file, self.experiment = read_named(root / "experiments" / f"{table}.yaml", Experiment, "table")
         expected = root / "expected" / f"{table}.yaml"
         self.expected_file, self.expected = self.experiment_file, Expected(schema=1, table=table)
+        others = {one.stem for one in expected.parent.glob("*.yaml")}.difference(table_ids(root))
+        if not expected.exists() and (meant := closest(table, others)):
+            raise PaperbenchError(f"{root}/expected/{meant}.yaml is of no table. Call it {table}.yaml, or remove it.")
         if expected.exists():
             self.expected_file, self.expected = read_named(expected, Expected, "table")
         self._rows = {row.id: row for row in self.experiment.rows}

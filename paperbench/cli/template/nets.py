@@ -1,4 +1,8 @@
-"""Nets of my own. A cell of the table beside this file names them as `nets.py:my_net`."""
+"""Nets of my own. A cell of the table in experiments/ names them as `nets.py:my_net`.
+
+docs/extending.md shows how a file registers parts of residual units, such as another norm or shortcut, for the paper's
+nets.
+"""
 
 from torch import nn
 
