@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import re
@@ -37,6 +38,8 @@ def files(tmp_path: Path) -> ImageFiles:
 @pytest.fixture(autouse=True)
 def _no_thread_survives() -> Iterator[None]:
     yield
+    if stream_threads():
+        faulthandler.dump_traceback()  # what they wait for
     assert stream_threads() == []
 
 
@@ -54,17 +57,17 @@ def values_of(crops: Crops) -> list[bytes]:
 
 
 class PacedCrops(CropSource):
-    """One batch after another of 50 grey crops; `pace` is called before each. Has no files."""
+    """One batch after another of 50 grey crops; `pace` is called for each, with its batch's number. Has no files."""
 
-    def __init__(self, pace: Callable[[], object]) -> None:
+    def __init__(self, pace: Callable[[int], object]) -> None:
         self.crop, self.batch_size, self.pace, self.rendered = 2, 50, pace, 0
 
     def plan(self, number: int) -> BatchPlan:
-        return BatchPlan(np.arange(50), np.empty((50, 0), np.uint64))
+        return BatchPlan(np.full(50, number), np.empty((50, 0), np.uint64))
 
     def render(self, plan: BatchPlan, row: int, out: npt.NDArray[np.uint8]) -> None:
         self.rendered += 1
-        self.pace()
+        self.pace(int(plan.images[row]))
 
     def assemble(self, plan: BatchPlan, pixels: torch.Tensor) -> Crops:
         return Crops(pixels, torch.zeros(50), None)
@@ -138,7 +141,7 @@ def test_memory_does_not_grow_with_the_batches(batches: int, files: ImageFiles) 
 def test_interrupted_consumer_waits_for_one_image_per_thread(threads: int) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
-    def pace() -> None:
+    def pace(_: int) -> None:
         begun.set()
         go_on.wait(10)
 
@@ -167,8 +170,8 @@ def test_interrupted_consumer_waits_for_one_image_per_thread(threads: int) -> No
 def test_thread_that_collects_its_stream_does_not_wait_for_itself() -> None:
     go_on = threading.Event()
 
-    def pace() -> None:
-        if source.rendered > 50:
+    def pace(batch: int) -> None:
+        if batch:  # else the consumer would wait, too
             go_on.wait(10)
             held.clear()
 
@@ -186,7 +189,7 @@ ENDINGS = """
 import sys, time
 import numpy as np
 from tests.data.imagenet.test_stream import CropStream, PacedCrops
-stream = CropStream(PacedCrops(lambda: time.sleep(0.001)), threads=3)
+stream = CropStream(PacedCrops(lambda _: time.sleep(0.001)), threads=3)
 next(stream)
 print("ready", flush=True)
 while sys.argv[1] == "goes on":
@@ -231,7 +234,7 @@ def test_starved_consumer_is_told_the_cores_that_would_feed_it(waited: float, wo
 def test_waiting_and_work_are_counted_since_the_last_advice() -> None:
     now = [0.0]
 
-    def pace() -> None:
+    def pace(_: int) -> None:
         now[0] += 0.5
 
     with CropStream(PacedCrops(pace), threads=0, clock=lambda: now[0]) as stream:
