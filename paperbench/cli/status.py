@@ -56,9 +56,8 @@ def execute(args: argparse.Namespace) -> int:
     root = find_spec_root(args.tables)
     tables = [read_table(args.table, root)] if args.table else [*readable_tables(root)]
     if args.profile and tables:
-        (tables[0].profile if args.table else tables[0].profiles.named)(
-            args.profile
-        )  # raises an error if there is none
+        check = tables[0].profile if args.table else tables[0].profiles.named
+        check(args.profile)  # raises an error if there is none
     code = _show(args, tables)
     with suppress(KeyboardInterrupt):  # the usual end of --watch
         while args.watch is not None:

@@ -12,6 +12,7 @@ from paperbench.compare.evidence import Evidence
 from paperbench.compare.responses import ReadAnalyses, Responses
 from paperbench.compare.statistics import FIRST_ALPHA, holm
 from paperbench.compare.verdicts import CellFacts, assess_cell
+from paperbench.errors import listing
 from paperbench.runs.external import ExternalResult
 from paperbench.runs.record import Record
 from paperbench.specs.cell import Cell
@@ -114,6 +115,13 @@ def compare(
         tuple(find_deviations(table, profile, compared, evidence.records)),
         (*evidence.left_out, *responses.complaints),
     )
+
+
+def trained_depth(comparison: Comparison, cells: Iterable[Cell]) -> str:
+    """Return " at depth N" where the nets of some cells have another depth than the paper's."""
+    profile = comparison.table.profiles.named(comparison.profile)
+    depths = sorted(filter(None, {cell.net_in(profile).depth for cell in cells}))
+    return f" at depth {listing([*map(str, depths)])}" if profile.depth and depths else ""
 
 
 def _with_differences(cells: Sequence[CellFacts]) -> tuple[CellFacts, ...]:

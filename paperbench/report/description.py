@@ -113,17 +113,13 @@ def describe(net: Net) -> list[str]:
     lines = [
         net_title(net),
         *facts,
-        f"stem, to {format_shape(stem(net).convolution.outputs, size)}. {_listed(begin(net))}",
+        f"stem, to {format_shape(stem(net).convolution.outputs, size)}. {', '.join(begin(net))}.",
     ]
     for equal in kinds(net):
         size = equal[0].output_size(size)
         shape = format_shape(equal[0].out_channels, size)
         lines.append(f"{unit_title(equal)}, to {shape}. {paths(net, equal[0]).sentence}")
-    return [*lines, f"end. {_listed(end(net))}"]
-
-
-def _listed(parts: Iterable[str]) -> str:
-    return f"{', '.join(parts)}."
+    return [*lines, f"end. {', '.join(end(net))}."]
 
 
 def begin(net: Net) -> list[str]:
