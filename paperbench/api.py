@@ -26,7 +26,7 @@ from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any
 
 from paperbench.ambient import neutral
-from paperbench.analysis.record import Analysis, read_analyses
+from paperbench.analysis.record import read_analyses
 from paperbench.compare.against import Changes, find_changes
 from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, Requirement, compare
@@ -870,17 +870,15 @@ def analyze(
     if what is None and not {"run", "weights"} & options.keys():
         if useless := options.keys() - {"data", "device", "root"}:
             raise PaperbenchError(f"{listing(sorted(useless))}: only for a net or table that is named. Name one.")
-        return Analyses(_kept_analyses(Path(results), announce))
+        found, complaints = read_analyses(Path(results))
+        for complaint in complaints:
+            announce(f"paperbench: left out: {complaint}")
+        if not found:
+            raise PaperbenchError(
+                f"{results} holds no analyses. Name a net, table, run or weights file, or `--results`."
+            )
+        found = sorted(found, key=lambda one: (len(one.stages), one.net, one.spec.iteration, one.spec.digest, one.seed))
+        return Analyses(found)
     from paperbench.analysis.cases import analyses_of
 
     return Analyses(analyses_of(what, results=results, announce=announce, **options))
-
-
-def _kept_analyses(results: Path, announce: Callable[[str], None]) -> list[Analysis]:
-    """Return the analyses in a results directory, nets with few units first."""
-    found, complaints = read_analyses(results)
-    for complaint in complaints:
-        announce(f"paperbench: left out: {complaint}")
-    if not found:
-        raise PaperbenchError(f"{results} holds no analyses. Name a net, table, run or weights file, or `--results`.")
-    return sorted(found, key=lambda one: (len(one.stages), one.net, one.spec.iteration, one.spec.digest, one.seed))

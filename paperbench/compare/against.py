@@ -157,10 +157,7 @@ def _bit_for_bit(
     if not equal == len(pair[0].runs) == len(pair[1].runs):
         return None
     if behind:
-        return (
-            "underpowered",
-            f"{count(equal, 'run')} equal bit for bit, {behind} only as far as both sides have got",
-        )
+        return "underpowered", f"{count(equal, 'run')} equal bit for bit, {behind} only as far as both sides have got"
     return "identical", f"{count(equal, 'run')} equal bit for bit"
 
 
@@ -181,10 +178,8 @@ def _by_errors(
     ended = [len(group.ended) for group in pair]
     n = min(ended)
     if n < 2:
-        return (
-            "underpowered",
-            f"too few runs have ended: {ended[0]} new, {ended[1]} in the baseline; 2 of each are needed",
-        )
+        few = f"too few runs have ended: {ended[0]} new, {ended[1]} in the baseline; 2 of each are needed"
+        return "underpowered", few
     samples = [errors_of(group.ended[:n]) for group in pair]
     diverged = [errors.count(math.inf) for errors in samples]
     if any(diverged):

@@ -317,11 +317,8 @@ class _Assessor:
         )
 
     def _contrast(self, part: Part, runs: Mapping[str, Sequence[RunFacts]], priors: Mapping[str, Prior]) -> Contrast:
-        samples = {
-            cell: self._values(cell, part.measure, runs[cell])
-            for cell in (*part.plus, *part.minus)
-            if cell not in self._constants
-        }
+        own = [cell for cell in (*part.plus, *part.minus) if cell not in self._constants]
+        samples = {cell: self._values(cell, part.measure, runs[cell]) for cell in own}
         return part.contrast(samples, self._constants, priors if part.measure == "test_error" else {})
 
     def _values(self, cell_id: str, measure: Measure, runs: Sequence[RunFacts]) -> list[float]:

@@ -18,17 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from paperbench.architecture import Unit, stem, units
 from paperbench.catalogue import COMPONENTS, FAMILIES, Net, resolve
 from paperbench.errors import count, one_line
-from paperbench.report.description import (
-    Paths,
-    begin,
-    end,
-    format_shape,
-    heading,
-    kinds,
-    net_title,
-    paths,
-    unit_title,
-)
+from paperbench.report.description import Paths, begin, end, format_shape, heading, kinds, net_title, paths, unit_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -50,10 +50,7 @@ STYLE: dict[str, Any] = {
 
 
 def draw_curves(
-    panels: Sequence[CurvePanel],
-    notes: Sequence[str] = (),
-    x: XAxis = "iterations",
-    units: Drawing | None = None,
+    panels: Sequence[CurvePanel], notes: Sequence[str] = (), x: XAxis = "iterations", units: Drawing | None = None
 ) -> Figure:
     """Draw training losses, dashed, and test errors, solid. Panels with many curves are split.
 

@@ -231,10 +231,7 @@ class Report:
         parts = [
             f"of {count(counts.total(), noun)}, "
             + ", ".join(f"{counts[word]} {word}" for word in words if counts[word])
-            for noun, counts, words in (
-                ("cell", verdicts, get_args(Verdict)),
-                ("claim", standings, get_args(Standing)),
-            )
+            for noun, counts, words in (("cell", verdicts, get_args(Verdict)), ("claim", standings, get_args(Standing)))
             if counts
         ]
         if external:
