@@ -105,10 +105,10 @@ class JudgedTable:
 
     def cell(self, cell_id: str) -> CellFacts:
         """Return the cell `row/column`."""
-        for cell in self.cells:
-            if cell.id == cell_id:
-                return cell
-        raise PaperbenchError(f"No cell {cell_id!r} here. {nearest(cell_id, [cell.id for cell in self.cells])}")
+        cells = {cell.id: cell for cell in self.cells}
+        if cell_id not in cells:
+            raise PaperbenchError(f"No cell {cell_id!r} here. {nearest(cell_id, cells)}")
+        return cells[cell_id]
 
     def curves(self, parts: int = sys.maxsize) -> tuple[Curve, ...]:
         """Return the training curves of every net with runs, the longer ones thinned to so many parts of a training."""

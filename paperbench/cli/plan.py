@@ -122,4 +122,4 @@ def _commands(plan: Plan, outlook: Outlook, first: NextRuns) -> list[str]:
     judge = ["Then compare with the options that you planned with:", command("compare", plan.selection)]
     seeds = first.total if first.total != usual else None
     train = command("run", replace(plan.selection, cells=first.cells[:1], seeds=seeds), plan.training)
-    return [train, *(judge if outlook.planned != usual else ())]
+    return [train, *(judge if outlook.comparison.planned != usual else ())]

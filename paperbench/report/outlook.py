@@ -23,7 +23,7 @@ def valuable(outlook: Outlook) -> list[NextRuns]:
 
 def render(outlook: Outlook, long: bool = False) -> str:
     """Format an outlook with the next runs; if `long`, with all of these."""
-    planned = outlook.planned
+    planned = outlook.comparison.planned
     are = "is" if planned == 1 else "are"
     source = {
         "given": "as given by `--std`",
@@ -39,7 +39,7 @@ def render(outlook: Outlook, long: bool = False) -> str:
 
 
 def _cells(outlook: Outlook) -> Iterator[str]:
-    planned, total = outlook.planned, sum(len(one.cells) for one in outlook.cells)
+    planned, total = outlook.comparison.planned, sum(len(one.cells) for one in outlook.cells)
     rows = []
     for one in sorted(outlook.cells, key=lambda one: len(one.cells)):
         is_possible = [one.target.published_std is not None or n * planned >= MIN_RUNS_OF_NOISE for n in (1, 2)]
@@ -84,7 +84,7 @@ def _named(one: CellOutlook, total: int) -> str:
 
 
 def _claims(outlook: Outlook) -> Iterator[str]:
-    planned = outlook.planned
+    planned = outlook.comparison.planned
     asked = [one for one in outlook.claims if one.claim.section == ASKED]
     if len(asked) < len(outlook.claims):
         heading = f"Claims: chance in percent to be supported after {planned} / {2 * planned} runs, if the printed "

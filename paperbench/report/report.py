@@ -30,19 +30,22 @@ MIN_RUNS_FOR_OUTLIERS = 4
 OUTLIER_MADS = 3
 
 
-MEANINGS: dict[Verdict | Standing, str] = {
-    "reproduced": "the interval of our error minus the published one lies within the tolerance, or the net fails as "
-    "the paper's does",
-    "worse": "the interval lies above the tolerance, or the net fails where the paper's does not",
-    "better": "the interval lies below the tolerance, or the net does not fail where the paper's does",
-    "underpowered": "the runs do not decide: neither that the number holds nor that it does not",
-    "not comparable": "the runs are not the paper's experiment: other images, or another profile",
-    "not run": "no run has ended",
-    "supported": "the claim holds among our own runs, at the error level given",
-    "contradicted": "the opposite holds among our own runs, at the error level given",
-    "undecided": "our runs do not decide",
+WORDS: dict[Verdict | Standing, tuple[str, str]] = {
+    "reproduced": (
+        "✓",
+        "the interval of our error minus the published one lies within the tolerance, or the net fails as the paper's "
+        "does",
+    ),
+    "worse": ("▲", "the interval lies above the tolerance, or the net fails where the paper's does not"),
+    "better": ("▼", "the interval lies below the tolerance, or the net does not fail where the paper's does"),
+    "underpowered": ("?", "the runs do not decide: neither that the number holds nor that it does not"),
+    "not comparable": ("≠", "the runs are not the paper's experiment: other images, or another profile"),
+    "not run": ("○", "no run has ended"),
+    "supported": ("✓", "the claim holds among our own runs, at the error level given"),
+    "contradicted": ("✗", "the opposite holds among our own runs, at the error level given"),
+    "undecided": ("?", "our runs do not decide"),
 }
-"""What verdicts and standings mean, in short."""
+"""Verdicts and standings: their signs, and what they mean, in short."""
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,6 @@ from paperbench.report.grid import NOTHING, Grid, as_text, paragraph
 from paperbench.runs.status import STATES, RunProgress, RunStatus, TableStatus
 
 
-def render(status: TableStatus) -> str:
-    """Format the status of a table: its cells, the runs in training, and what is wrong with others."""
-    return "\n\n".join(_blocks(status))
-
-
 def render_jobs(jobs: Counter[str] | None) -> str:
     """Format the numbers of jobs in Slurm's queue; None means that it did not answer."""
     if jobs is None:
@@ -23,7 +18,8 @@ def render_jobs(jobs: Counter[str] | None) -> str:
     return paragraph(f"Slurm: {count(jobs.total(), 'job')} of yours on this results directory: {listed}.")
 
 
-def _blocks(status: TableStatus) -> Iterator[str]:
+def render(status: TableStatus) -> Iterator[str]:
+    """Yield blocks of the status of a table: its cells, the runs in training, and what is wrong with others."""
     counts = Counter(run.state for run in status.runs)
     where = f" ({' and '.join(status.shown)})" if status.shown else ""
     states = [f"{counts['done']:,} of {count(counts.total(), 'run')} done"]
