@@ -96,13 +96,12 @@ def compare(
     planned = seeds or table.seeds_in(profile)
     evidence = Evidence(table, profile_name, planned, records, externals, other_tables)
     compared = _with_differences([assess_cell(cell, evidence) for cell in cells])
-    chosen = {cell.id for cell in cells}
-    in_table = {cell.id for cell in table.all_cells}
+    unselected = {cell.id for cell in table.all_cells} - {cell.id for cell in cells}
     responses = Responses(analyses)
     claims = tuple(
         assess_claim(claim, evidence, training_mean or (lambda *_: None), responses)
         for claim in table.expected.claims
-        if {cell for cell in claim.all_cells if cell in in_table} <= chosen
+        if unselected.isdisjoint(claim.all_cells)
     )
     return Comparison(
         table,
