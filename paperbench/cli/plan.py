@@ -24,11 +24,8 @@ DESCRIPTION = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "table", "--cells", "--profile", "--set")
-    add_shared(
-        parser,
-        "--seeds",
-        help="runs per cell (default: the table's, or the profile's); 2N, the extension, are simulated, too",
-    )
+    help_ = "runs per cell (default: the table's, or the profile's); 2N, the extension, are simulated, too"
+    add_shared(parser, "--seeds", help=help_)
     parser.add_argument(
         "--rate",
         type=rate,

@@ -186,12 +186,9 @@ def _by_errors(
         reason = f"{diverged[0]} of {n} new runs and {diverged[1]} of {n} of the baseline diverged"
         p_value = 2 / 4**n if sorted(diverged) == [0, n] else None  # the most, whatever the chance to diverge
         return "equivalent" if min(diverged) == n else "underpowered", reason, None, p_value
-    contrast = compute_contrast(
-        samples,
-        [1, -1],
-        priors=[its.prior(cell, setting, one.conditions, 1) for its, one in zip(evidence, pair, strict=True)],
-        resolution=100 / DATASETS[cell.dataset_in(evidence[0].profile)].test_images,
-    )
+    priors = [its.prior(cell, setting, one.conditions, 1) for its, one in zip(evidence, pair, strict=True)]
+    resolution = 100 / DATASETS[cell.dataset_in(evidence[0].profile)].test_images
+    contrast = compute_contrast(samples, [1, -1], priors=priors, resolution=resolution)
     low, high = contrast.interval(EQUIVALENCE_LEVEL)
     outcome: Outcome = "equivalent" if contrast.p_equivalent(margin) <= EQUIVALENCE_LEVEL else "underpowered"
     reason = f"{contrast.estimate:+.2f} points, 90 % interval [{low:+.2f}, {high:+.2f}], margin {margin:g}"

@@ -279,15 +279,11 @@ class _Assessor:
 
     def _runs(self, group: GroupFacts, n: int) -> list[RunFacts]:
         """Return those of the first n runs that have ended or, for an early claim, have reached its iteration."""
-        if self._claim.iteration is None:
+        upto = self._claim.iteration
+        if upto is None:
             return group.first(n)
-        return [
-            run
-            for run in group.runs
-            if run.seed < n
-            and run.iteration is not None
-            and (run.iteration >= self._claim.iteration or run.status == "diverged")
-        ]
+        first = [run for run in group.runs if run.seed < n]
+        return [run for run in first if (run.iteration or 0) >= upto or run.status == "diverged"]
 
     def _analyse(
         self, runs: Mapping[str, Sequence[RunFacts]], number: int, level: float, conditions: Conditions

@@ -43,16 +43,9 @@ def _cells(outlook: Outlook) -> Iterator[str]:
     rows = []
     for one in sorted(outlook.cells, key=lambda one: len(one.cells)):
         is_possible = [one.target.published_std is not None or n * planned >= MIN_RUNS_OF_NOISE for n in (1, 2)]
-        is_beyond = one.target.tolerance < WORSE_BY
-        rows.append(
-            (
-                _named(one, total),
-                f"{one.target.tolerance:g}",
-                _pair(one.reproduced, is_possible),
-                _pair(one.worse, is_possible) if is_beyond else NOTHING,
-                _pair(one.false, is_possible, decimals=1),
-            )
-        )
+        worse = _pair(one.worse, is_possible) if one.target.tolerance < WORSE_BY else NOTHING
+        chances = _pair(one.reproduced, is_possible), worse, _pair(one.false, is_possible, decimals=1)
+        rows.append((_named(one, total), f"{one.target.tolerance:g}", *chances))
     grid = Grid(("cells", "tol.", "reproduced", "worse", "false"), tuple(rows), ("left", *("right",) * 4))
     yield f"Cells: chance in percent of each verdict after {planned} / {2 * planned} runs\n{as_text(grid)}"
     within = any(one.target.tolerance >= WORSE_BY for one in outlook.cells)

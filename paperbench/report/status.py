@@ -28,9 +28,8 @@ def render(status: TableStatus) -> Iterator[str]:
     rows = []
     for cell, runs in status.cells.items():
         of_cell = Counter(run.state for run in runs)
-        rows.append(
-            (cell, f"{len(runs):,}", *(f"{of_cell[state]:,}" if of_cell[state] else NOTHING for state in STATES))
-        )
+        numbers = (f"{of_cell[state]:,}" if of_cell[state] else NOTHING for state in STATES)
+        rows.append((cell, f"{len(runs):,}", *numbers))
     yield as_text(Grid(("cell", "runs", *STATES), tuple(rows), ("left", *("right",) * (1 + len(STATES)))))
     if status.others:
         others = "; ".join(f"{count(number, 'run')} {which}" for which, number in status.others.items())
@@ -53,17 +52,11 @@ def render(status: TableStatus) -> Iterator[str]:
 def _running(running: list[tuple[RunStatus, RunProgress]]) -> Grid:
     rows = []
     for run, progress in running:
-        speed, left = progress.images_per_second, progress.seconds_left
-        is_trained = progress.iteration == progress.iterations
-        rows.append(
-            (
-                _name(run),
-                f"{progress.iteration:,} of {progress.iterations:,}",
-                NOTHING if speed is None else f"{speed:,.{1 if speed < 10 else 0}f}",
-                "final test" if is_trained else NOTHING if left is None else duration(left),
-                progress.job or NOTHING,
-            )
-        )
+        done, speed = f"{progress.iteration:,} of {progress.iterations:,}", progress.images_per_second
+        images = NOTHING if speed is None else f"{speed:,.{1 if speed < 10 else 0}f}"
+        left = NOTHING if progress.seconds_left is None else duration(progress.seconds_left)
+        left = "final test" if progress.iteration == progress.iterations else left
+        rows.append((_name(run), done, images, left, progress.job or NOTHING))
     headers = ("running", "iterations", "images/s", "time left", "Slurm job")
     return Grid(headers, tuple(rows), ("left", *("right",) * 4))
 
