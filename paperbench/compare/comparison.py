@@ -103,17 +103,10 @@ def compare(
         for claim in table.expected.claims
         if unselected.isdisjoint(claim.all_cells)
     )
-    return Comparison(
-        table,
-        profile_name,
-        planned,
-        compared,
-        evidence.records,
-        claims,
-        len(table.expected.claims) - len(claims),
-        tuple(find_deviations(table, profile, compared, evidence.records)),
-        (*evidence.left_out, *responses.complaints),
-    )
+    of_cells = table, profile_name, planned, compared, evidence.records
+    of_claims = claims, len(table.expected.claims) - len(claims)
+    deviations = tuple(find_deviations(table, profile, compared, evidence.records))
+    return Comparison(*of_cells, *of_claims, deviations, (*evidence.left_out, *responses.complaints))
 
 
 def trained_depth(comparison: Comparison, cells: Iterable[Cell]) -> str:

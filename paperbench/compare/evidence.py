@@ -377,11 +377,8 @@ class Evidence:
         """Report external results for cells whose experiment has changed since they were recorded."""
         if not self._external:
             return
-        digests = {
-            (cell.id, setting.label): self.table.experiment_digest(cell, setting)
-            for cell in self.table.all_cells
-            for setting in cell.settings
-        }
+        nets = ((cell, setting) for cell in self.table.all_cells for setting in cell.settings)
+        digests = {(cell.id, setting.label): self.table.experiment_digest(cell, setting) for cell, setting in nets}
         for result in (result for results in self._external.values() for result in results):
             is_current = digests.get((result.cell, result.setting)) == result.experiment
             if result.table == self.table.id and not is_current:

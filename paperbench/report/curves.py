@@ -179,14 +179,11 @@ class CurvePanel:
         others = len(self.curves) - 1
         n = math.ceil(others / (most - 1))
         bounds = pairwise(1 + round(i * others / n) for i in range(n + 1))
-        return [
-            CurvePanel(
-                f"{self.title} ({i}/{n})",
-                (self.curves[0], *self.curves[start:end]),
-                [self.labels[0], *self.labels[start:end]],
-            )
-            for i, (start, end) in enumerate(bounds, 1)
-        ]
+        panels = []
+        for i, (start, end) in enumerate(bounds, 1):
+            labels = [self.labels[0], *self.labels[start:end]]
+            panels.append(CurvePanel(f"{self.title} ({i}/{n})", (self.curves[0], *self.curves[start:end]), labels))
+        return panels
 
     def __repr__(self) -> str:
         return f"<panel {self.title!r}: {', '.join(self.labels)}>"
@@ -272,16 +269,13 @@ def panels_of(curves: Sequence[Curve], comparison: Comparison, figure: Figure | 
             (alone or column.title, [c for c in curves if c.cell.column.id == column.id])
             for column in experiment.columns
         ]
-    panels = [
-        _panel(f"{title}{trained_depth(comparison, [curve.cell for curve in found])}", found, experiment)
-        for title, found in wanted
-        if found
-    ]
+    panels = [_panel(title, found, comparison) for title, found in wanted if found]
     return _distinct(panels, lambda panel: panel.curves)  # Table 5 has columns for two errors of the same runs
 
 
-def _panel(title: str, curves: Sequence[Curve], experiment: Experiment) -> CurvePanel:
-    curves = _distinct(curves, lambda curve: [curve])
+def _panel(title: str, curves: Sequence[Curve], comparison: Comparison) -> CurvePanel:
+    curves, experiment = _distinct(curves, lambda curve: [curve]), comparison.table.experiment
+    title += trained_depth(comparison, [curve.cell for curve in curves])
     rows = {curve.cell.row.id for curve in curves}
     by_column = len(rows) == 1 and (len(curves) > 1 or experiment.panel_per == "row")
     titles = [curve.cell.column.title if by_column else _row_label(curve, experiment) for curve in curves]

@@ -110,11 +110,8 @@ def describe(net: Net) -> list[str]:
     """Return a net in sentences: facts, and each part in the order of execution, consecutive equal units once."""
     size = stem(net).output_size(FAMILIES[net.family].size)
     facts = [f"{key}: {fact}." for key, fact in heading(net).items()]
-    lines = [
-        net_title(net),
-        *facts,
-        f"stem, to {format_shape(stem(net).convolution.outputs, size)}. {', '.join(begin(net))}.",
-    ]
+    shape = format_shape(stem(net).convolution.outputs, size)
+    lines = [net_title(net), *facts, f"stem, to {shape}. {', '.join(begin(net))}."]
     for equal in kinds(net):
         size = equal[0].output_size(size)
         shape = format_shape(equal[0].out_channels, size)
