@@ -113,15 +113,9 @@ def _index(args: argparse.Namespace, data: Path) -> int:
     from paperbench.data.imagenet.build import ImagesError, index_images
     from paperbench.processors import processors
 
+    how = {"threads": args.threads or processors(), "archives": args.archives, "accepts_subset": args.subset}
     try:
-        index = index_images(
-            args.source,
-            data,
-            sys.stderr,
-            threads=args.threads or processors(),
-            archives=args.archives,
-            accepts_subset=args.subset,
-        )
+        index = index_images(args.source, data, sys.stderr, **how)
     except ImagesError as error:
         print(f"paperbench: {error}", file=sys.stderr)
         return 1

@@ -265,10 +265,8 @@ def panels_of(curves: Sequence[Curve], comparison: Comparison, figure: Figure | 
         ]
     else:
         alone = comparison.table.name if len(experiment.columns) == 1 else ""
-        wanted = [
-            (alone or column.title, [c for c in curves if c.cell.column.id == column.id])
-            for column in experiment.columns
-        ]
+        columns = experiment.columns
+        wanted = [(alone or one.title, [c for c in curves if c.cell.column.id == one.id]) for one in columns]
     panels = [_panel(title, found, comparison) for title, found in wanted if found]
     return _distinct(panels, lambda panel: panel.curves)  # Table 5 has columns for two errors of the same runs
 
