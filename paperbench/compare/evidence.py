@@ -424,8 +424,8 @@ def differences(then: Any, now: Any, path: str = "") -> Iterator[str]:
     """Yield a text for each difference between two JSON values."""
     if isinstance(then, dict) and isinstance(now, dict):
         for key in dict.fromkeys([*then, *now]):
-            yield from differences(then.get(key), now.get(key), f"{path}.{key}" if path else key)
+            yield from differences(then.get(key, ...), now.get(key, ...), f"{path}.{key}" if path else key)
         return
-    was, now = ("absent" if one is None else canonical_json(one) for one in (then, now))
+    was, now = ("absent" if one is ... else canonical_json(one) for one in (then, now))
     if was != now:  # 128 and 128.0 differ in a digest
         yield f"{path} was {shorten(was, _MAX_SHOWN)} and is {shorten(now, _MAX_SHOWN)}"

@@ -98,7 +98,8 @@ def summary(report: Report) -> str:
     if len(cells) > _MAX_SUMMARY_ROWS and len(columns) > 1:
         rows = dict.fromkeys(c.cell.row.id for c in cells)
         of_columns = ("row", *(f"{column}, {header}" for column in columns for header in headers))
-        lacking, parts = ("",) * len(headers), ("key", *(column for column in columns for _ in headers))
+        lacking = ("",) * len(headers)
+        parts = ("key", *(column for column in columns for _ in headers))
         texts = tuple((r, *(text for c in columns for text in results.get(f"{r}/{c}", lacking))) for r in rows)
         grid = Grid(of_columns, texts, ("left", *alignment * len(columns)), parts)
     return f"{comparison.table.name}, profile {comparison.profile}{what}\n{as_text(grid)}"
