@@ -26,7 +26,7 @@ from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any
 
 from paperbench.ambient import neutral
-from paperbench.analysis.record import Analysis, read_analyses
+from paperbench.analysis.record import read_analyses
 from paperbench.compare.against import Changes, find_changes
 from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, Requirement, compare
@@ -105,10 +105,10 @@ class JudgedTable:
 
     def cell(self, cell_id: str) -> CellFacts:
         """Return the cell `row/column`."""
-        for cell in self.cells:
-            if cell.id == cell_id:
-                return cell
-        raise PaperbenchError(f"No cell {cell_id!r} here. {nearest(cell_id, [cell.id for cell in self.cells])}")
+        cells = {cell.id: cell for cell in self.cells}
+        if cell_id not in cells:
+            raise PaperbenchError(f"No cell {cell_id!r} here. {nearest(cell_id, cells)}")
+        return cells[cell_id]
 
     def curves(self, parts: int = sys.maxsize) -> tuple[Curve, ...]:
         """Return the training curves of every net with runs, the longer ones thinned to so many parts of a training."""
@@ -870,17 +870,15 @@ def analyze(
     if what is None and not {"run", "weights"} & options.keys():
         if useless := options.keys() - {"data", "device", "root"}:
             raise PaperbenchError(f"{listing(sorted(useless))}: only for a net or table that is named. Name one.")
-        return Analyses(_kept_analyses(Path(results), announce))
+        found, complaints = read_analyses(Path(results))
+        for complaint in complaints:
+            announce(f"paperbench: left out: {complaint}")
+        if not found:
+            raise PaperbenchError(
+                f"{results} holds no analyses. Name a net, table, run or weights file, or `--results`."
+            )
+        found = sorted(found, key=lambda one: (len(one.stages), one.net, one.spec.iteration, one.spec.digest, one.seed))
+        return Analyses(found)
     from paperbench.analysis.cases import analyses_of
 
     return Analyses(analyses_of(what, results=results, announce=announce, **options))
-
-
-def _kept_analyses(results: Path, announce: Callable[[str], None]) -> list[Analysis]:
-    """Return the analyses in a results directory, nets with few units first."""
-    found, complaints = read_analyses(results)
-    for complaint in complaints:
-        announce(f"paperbench: left out: {complaint}")
-    if not found:
-        raise PaperbenchError(f"{results} holds no analyses. Name a net, table, run or weights file, or `--results`.")
-    return sorted(found, key=lambda one: (len(one.stages), one.net, one.spec.iteration, one.spec.digest, one.seed))

@@ -131,14 +131,9 @@ def _check_use(name: str, key: str, family: Family, shortcut: str, placement: st
 
 
 def _net(family: str, depth: int, placement: str = "original", shortcut: str = "identity") -> Net:
-    return Net(
-        family,
-        depth,
-        placement,
-        num_classes=1000 if FAMILIES[family].pools_early else 10,
-        shortcut=shortcut,
-        **SHORTCUTS[shortcut].arguments(FAMILIES[family]),
-    )
+    classes = 1000 if FAMILIES[family].pools_early else 10
+    arguments = SHORTCUTS[shortcut].arguments(FAMILIES[family])
+    return Net(family, depth, placement, num_classes=classes, shortcut=shortcut, **arguments)
 
 
 def _closed_list() -> dict[str, Net]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paperbench.cli.arguments import add_settings, add_shared, chosen
-from paperbench.cli.output import PICTURES, check_directory, format_of, import_figures, write
+from paperbench.cli.output import PICTURES, add_output, check_directory, format_of, import_figures, write
 from paperbench.errors import PaperbenchError
 from paperbench.options import AnalysisOptions, differing, options_of, parse_settings
 
@@ -56,10 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="in pictures of channels, subtract this net, which has the same units; after --run a run, after --weights "
         "a file",
     )
-    parser.add_argument("--format", choices=FORMATS, help="default: what --out's name ends with, otherwise text")
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="the file to write (default: WHAT-analysis.FORMAT; text is printed)"
-    )
+    add_output(parser, FORMATS, "WHAT-analysis.FORMAT; what is no picture is printed")
     add_shared(parser, "--data", "--device", "--results", "--tables")
 
 

@@ -120,11 +120,5 @@ def name_other_profiles(results: Path, profiles: Collection[str]) -> None:
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """Add `--set`, for nets, whose values `options.parse_settings` reads."""
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        dest="settings",
-        help="for a net: one of its arguments, as for timm.create_model, such as depth=20; repeatable",
-    )
+    help_ = "for a net: one of its arguments, as for timm.create_model, such as depth=20; repeatable"
+    add_shared(parser, "--set", dest="settings", default=[], help=help_)

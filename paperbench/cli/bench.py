@@ -83,11 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--rounds", type=positive_int, metavar="N", help="measurements of each variant (default: 7)")
     parser.add_argument(
-        "--seconds",
-        type=seconds,
-        default=1.5,
-        metavar="S",
-        help="minimum length of a measurement (default: 1.5)",
+        "--seconds", type=seconds, default=1.5, metavar="S", help="minimum length of a measurement (default: 1.5)"
     )
     parser.add_argument(
         "--minutes",

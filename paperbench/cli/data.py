@@ -26,11 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     def add_action(name: str, summary: str, more: str = "") -> argparse.ArgumentParser:
         return actions.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}. {more}")
 
-    check = add_action(
-        "check",
-        "load a data set and print its size and origin",
-        "Exit status: 1 if images of ImageNet are missing or have changed.",
-    )
+    status = "Exit status: 1 if images of ImageNet are missing or have changed."
+    check = add_action("check", "load a data set and print its size and origin", status)
     check.add_argument("dataset", metavar="DATASET", help="cifar10, cifar100, imagenet, photos, digits or digits8")
     add_shared(check, "--data")
     download = add_action("download", "download the original files and verify them")
@@ -116,15 +113,9 @@ def _index(args: argparse.Namespace, data: Path) -> int:
     from paperbench.data.imagenet.build import ImagesError, index_images
     from paperbench.processors import processors
 
+    how = {"threads": args.threads or processors(), "archives": args.archives, "accepts_subset": args.subset}
     try:
-        index = index_images(
-            args.source,
-            data,
-            sys.stderr,
-            threads=args.threads or processors(),
-            archives=args.archives,
-            accepts_subset=args.subset,
-        )
+        index = index_images(args.source, data, sys.stderr, **how)
     except ImagesError as error:
         print(f"paperbench: {error}", file=sys.stderr)
         return 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from paperbench.catalogue import DATASETS
 from paperbench.cli.arguments import add_shared
-from paperbench.cli.record import enter, make_result, one_cell, one_setting
+from paperbench.cli.record import enter, make_result, named
 from paperbench.errors import PaperbenchError, count, one_line
 from paperbench.options import positive_int
 
@@ -114,11 +114,8 @@ def _external(
     args: argparse.Namespace, candidate: Candidate, tested: Sequence[EvaluationMetrics] | None
 ) -> ExternalResult:
     """Return the external result of a cell; before the test, with an error of 0."""
-    from paperbench.specs.table import find_spec_root, read_table
-
-    table = read_table(args.table, find_spec_root(args.tables))
-    cell = one_cell(table, args.cell)
-    setting, paper = one_setting(cell, args.setting), table.profiles.named("paper")
+    table, cell, setting = named(args)
+    paper = table.profiles.named("paper")
     evaluation, net = table.evaluation_in(paper, cell), cell.net_in(paper, setting)
     if args.seed is None or not args.source:
         raise PaperbenchError("--record needs --seed and --source.")

@@ -146,12 +146,9 @@ def exit_status(execute: Callable[[], int]) -> int:
         finally:
             sys.stdout.flush()
     except PaperbenchError as error:
-        indented = str(error).replace("\n", "\n  ")  # so that a file name cannot look like a separate message
-        print(f"paperbench: error: {indented}", file=sys.stderr)
-        return 2
+        why = str(error).replace("\n", "\n  ")  # so that a file name cannot look like a separate message
     except OSError as error:
-        print(f"paperbench: error: {error}. Fix this, then repeat the command.", file=sys.stderr)
-        return 2
+        why = f"{error}. Fix this, then repeat the command."
     except (MemoryError, ImportError, RuntimeError) as error:
         why = one_line(str(error)) or "an allocation failed"
         if why in _NO_THREADS:
@@ -160,11 +157,11 @@ def exit_status(execute: Callable[[], int]) -> int:
             why = f"out of memory ({why}). Close other programs and repeat this."
         else:
             raise
-        print(f"paperbench: error: {why}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         print("paperbench: interrupted. What was saved is kept; repeat the command to go on.", file=sys.stderr)
         return 130
+    print(f"paperbench: error: {why}", file=sys.stderr)
+    return 2
 
 
 def _is_out_of_memory(error: Exception) -> bool:

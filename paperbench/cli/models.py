@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from paperbench.catalogue import NETS, resolve
+    from paperbench.report.grid import Grid, as_text, paragraph
 
     if args.pattern.partition(".")[0] in NETS:
         resolve(args.pattern)  # checks the tag, if any
@@ -48,22 +49,15 @@ def execute(args: argparse.Namespace) -> int:
         names = [name for name in NETS if fnmatchcase(name, args.pattern)]
     if not names:
         raise PaperbenchError(f"No net matches {args.pattern!r}. {nearest(args.pattern, NETS)}")
-    print(_table(names, args.tables, args.long))
-    return 0
-
-
-def _table(names: Iterable[str], tables_root: Path | None, long: bool) -> str:
-    """Return a row for each net: the most important columns, or all."""
-    from paperbench.report.grid import Grid, as_text, paragraph
-
-    columns = _COLUMNS if long else _SHORT_COLUMNS
-    rows = tuple(tuple(row[column] for column in columns) for row in _rows(names, tables_root))
+    columns = _COLUMNS if args.long else _SHORT_COLUMNS
+    rows = tuple(tuple(row[column] for column in columns) for row in _rows(names, args.tables))
     grid = Grid(columns, rows, tuple("right" if column in _RIGHT_ALIGNED else "left" for column in columns))
     notes = [text for column, text in _NOTES.items() if column in columns]
-    if not long:
+    if not args.long:
         notes.append("`--long` adds units, placement, shortcut and multiply-accumulates.")
     notes.append("`paperbench plot NAME` draws a net.")
-    return "\n".join([as_text(grid, width=sys.maxsize if long else None), "", *map(paragraph, notes)])
+    print(as_text(grid, width=sys.maxsize if args.long else None), "", *map(paragraph, notes), sep="\n")
+    return 0
 
 
 def _rows(names: Iterable[str], tables_root: Path | None) -> list[dict[str, str]]:

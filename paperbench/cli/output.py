@@ -15,6 +15,12 @@ from paperbench.files import write_named
 PICTURES = ("svg", "pdf", "png")
 
 
+def add_output(parser: argparse.ArgumentParser, formats: Sequence[str], default: str) -> None:
+    """Add `--format` and `--out`, which `format_of` and `write` read."""
+    parser.add_argument("--format", choices=formats, help="default: what --out's name ends with, otherwise text")
+    parser.add_argument("--out", type=Path, metavar="FILE", help=f"the file to write (default: {default})")
+
+
 def format_of(args: argparse.Namespace, formats: Sequence[str]) -> str:
     """Return the format that --format or the name of --out asks for."""
     short = {"text": "txt", "markdown": "md"}

@@ -24,11 +24,8 @@ DESCRIPTION = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "table", "--cells", "--profile", "--set")
-    add_shared(
-        parser,
-        "--seeds",
-        help="runs per cell (default: the table's, or the profile's); 2N, the extension, are simulated, too",
-    )
+    help_ = "runs per cell (default: the table's, or the profile's); 2N, the extension, are simulated, too"
+    add_shared(parser, "--seeds", help=help_)
     parser.add_argument(
         "--rate",
         type=rate,
@@ -122,4 +119,4 @@ def _commands(plan: Plan, outlook: Outlook, first: NextRuns) -> list[str]:
     judge = ["Then compare with the options that you planned with:", command("compare", plan.selection)]
     seeds = first.total if first.total != usual else None
     train = command("run", replace(plan.selection, cells=first.cells[:1], seeds=seeds), plan.training)
-    return [train, *(judge if outlook.planned != usual else ())]
+    return [train, *(judge if outlook.comparison.planned != usual else ())]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from paperbench.cli.arguments import (
     add_settings,
@@ -16,12 +15,13 @@ from paperbench.cli.arguments import (
     name_other_profiles,
     readable_tables,
 )
-from paperbench.cli.output import PICTURES, format_of, import_figures, write
+from paperbench.cli.output import PICTURES, add_output, format_of, import_figures, write
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.options import Selection, command, parse_settings
 
 if TYPE_CHECKING:
     from paperbench.api import JudgedTable
+    from paperbench.catalogue import Net
     from paperbench.report.curves import XAxis
     from paperbench.report.drawing import Drawing
     from paperbench.specs.experiment import Figure
@@ -38,15 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="WHAT",
         help="a table, such as table2; a figure of the paper, fig1 to fig6; or a net, such as preact_resnet164",
     )
-    parser.add_argument(
-        "--format", choices=FORMATS, help="default: the format that --out's name ends with, otherwise text"
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="FILE",
-        help="the file to write (default: WHAT.FORMAT; text and csv are printed)",
-    )
+    add_output(parser, FORMATS, "WHAT.FORMAT; text and csv are printed")
     parser.add_argument(
         "--x", choices=("iterations", "epochs", "depth"), help="horizontal axis (default: iterations); depth: of tables"
     )
@@ -57,23 +49,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from paperbench.catalogue import NETS, is_function, resolve
-    from paperbench.report.description import describe
-    from paperbench.report.drawing import net_drawing, units_drawing
+    from paperbench.catalogue import NETS, is_function
+    from paperbench.report.drawing import units_drawing
     from paperbench.specs.table import find_spec_root, read_table, table_ids
 
     form = format_of(args, FORMATS)
-    if args.what.partition(".")[0] in NETS:
+    if args.what.partition(".")[0] in NETS or is_function(args.what):
         _refuse_curve_options(args, form)
-        net = resolve(args.what, **parse_settings(args.settings))
-        content = _in_words(describe(net)) if form == "text" else _drawn(form, net_drawing(net))
-        write(args, form, content, args.what)
+        write(args, form, _net(args, form), args.what.rpartition(":")[2])
         return 0
     root = find_spec_root(args.tables)
-    if is_function(args.what):
-        _refuse_curve_options(args, form)
-        write(args, form, _own_net(args.what, form, parse_settings(args.settings), root), args.what.partition(":")[2])
-        return 0
     is_table = args.what in table_ids(root)
     tables = {one.id: one for one in ([read_table(args.what, root)] if is_table else readable_tables(root))}
     figures = {figure.id: (table, figure) for table in tables.values() for figure in table.experiment.figures}
@@ -91,20 +76,28 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _own_net(function: str, form: str, settings: Mapping[str, Any], root: Path) -> bytes:
-    """Draw or describe the net of a user's function, for 10 classes and images of 32 x 32 pixels."""
-    from paperbench.catalogue import own_net
-    from paperbench.models.building import macs, parameters, residual
+def _net(args: argparse.Namespace, form: str) -> bytes:
+    """Draw or describe a net; that of a user's function for 10 classes and images of 32 x 32 pixels."""
+    from paperbench.catalogue import is_function, own_net, resolve
     from paperbench.report.description import describe
     from paperbench.report.drawing import net_drawing
+    from paperbench.specs.table import find_spec_root
 
-    net = own_net(function, settings, 10, 32, root)
-    if known := residual(net):
+    name, settings = args.what, parse_settings(args.settings)
+    known: Net | None
+    if is_function(name):
+        from paperbench.models.building import macs, parameters, residual
+
+        net = own_net(name, settings, 10, 32, find_spec_root(args.tables))
+        known = residual(net)
+    else:
+        known = resolve(name, **settings)
+    if known:
         return _in_words(describe(known)) if form == "text" else _drawn(form, net_drawing(known))
     size = f"{parameters(net):,} parameters, {macs(net) / 1e6:.1f}M multiply-accumulates on an image of 3 x 32 x 32"
     if form == "text":
-        return _in_words([f"{function}: {size}."])
-    raise PaperbenchError(f"{function} has no residual units of paperbench to draw ({size}). Try --format text.")
+        return _in_words([f"{name}: {size}."])
+    raise PaperbenchError(f"{name} has no residual units of paperbench to draw ({size}). Try --format text.")
 
 
 def _plot_runs(args: argparse.Namespace, form: str, table: Table, figure: Figure | None, units: Drawing | None) -> None:

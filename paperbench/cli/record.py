@@ -45,16 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from paperbench.specs.table import find_spec_root, read_table
-
     if args.error is not None and 0 < args.error < 1 and not args.below_1_percent:
         raise PaperbenchError(
             f"--error {args.error:g}: {args.error:g} % or {100 * args.error:g} %? Errors are in percent. Give "
             f"`--error {100 * args.error:g}`, or add --below-1-percent if {args.error:g} % is right."
         )
-    table = read_table(args.table, find_spec_root(args.tables))
-    cell = one_cell(table, args.cell)
-    enter(make_result(args, table, cell, one_setting(cell, args.setting), args.error), args)
+    enter(make_result(args, *named(args), args.error), args)
     return 0
 
 
@@ -96,24 +92,23 @@ def enter(result: ExternalResult, args: argparse.Namespace) -> None:
     print(f"Next: `{command('compare', chosen(Selection, args))}`")
 
 
-def one_cell(table: Table, cell_id: str) -> Cell:
-    """Return the cell with an id; a pattern or a part of an id is refused with the cells that it matches."""
-    cells = table.cells(cell_id, on_request=True)
-    if cells[0].id != cell_id:
-        raise PaperbenchError(f"{cell_id!r} is not the id of a cell. Name one: {listing([cell.id for cell in cells])}.")
-    return cells[0]
+def named(args: argparse.Namespace) -> tuple[Table, Cell, Setting]:
+    """Return the table, the cell and the net that are named; a pattern is refused with the cells that it matches."""
+    from paperbench.specs.table import find_spec_root, read_table
 
-
-def one_setting(cell: Cell, label: str | None) -> Setting:
-    """Return the setting with a label; only cells with several nets need one."""
-    known = {setting.label: setting for setting in cell.settings}
+    table = read_table(args.table, find_spec_root(args.tables))
+    cell, *others = table.cells(args.cell, on_request=True)
+    if cell.id != args.cell:
+        ids = listing([one.id for one in (cell, *others)])
+        raise PaperbenchError(f"{args.cell!r} is not the id of a cell. Name one: {ids}.")
+    known, label = {setting.label: setting for setting in cell.settings}, args.setting
     if len(known) == 1 and label is not None:
         raise PaperbenchError(f"Cell {cell.id} has only one net. Omit --setting.")
     if len(known) > 1 and label is None:
         raise PaperbenchError(f"Cell {cell.id} has several nets. Choose one with --setting: {listing([*known])}.")
     if label is not None and label not in known:
         raise PaperbenchError(f"Cell {cell.id} has no net {label!r}. {nearest(label, known)}")
-    return known[label or ""]
+    return table, cell, known[label or ""]
 
 
 def _error(text: str) -> float | None:

@@ -30,14 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from paperbench.api import make_page
 
-    page = make_page(
-        *args.names,
-        results=args.results,
-        profiles=args.profile,
-        cells=args.cells or "*",
-        seeds=args.seeds,
-        root=args.tables,
-    )
+    how = {"results": args.results, "profiles": args.profile, "seeds": args.seeds, "root": args.tables}
+    page = make_page(*args.names, cells=args.cells or "*", **how)
     print(f"Wrote {page.write(args.out)}: {', '.join(' '.join(one) for one in page.tables)}.")
     name_left_out(page.left_out)
     return 0

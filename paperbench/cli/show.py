@@ -12,9 +12,7 @@ SUMMARY = "show a table as published, its recipe and its nets"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "table", "--profile", "--set")
     parser.add_argument(
-        "--long",
-        action="store_true",
-        help="also show sources and notes, claims, and public re-implementations",
+        "--long", action="store_true", help="also show sources and notes, claims, and public re-implementations"
     )
     add_shared(parser, "--tables")
 

@@ -56,9 +56,8 @@ def execute(args: argparse.Namespace) -> int:
     root = find_spec_root(args.tables)
     tables = [read_table(args.table, root)] if args.table else [*readable_tables(root)]
     if args.profile and tables:
-        (tables[0].profile if args.table else tables[0].profiles.named)(
-            args.profile
-        )  # raises an error if there is none
+        check = tables[0].profile if args.table else tables[0].profiles.named
+        check(args.profile)  # raises an error if there is none
     code = _show(args, tables)
     with suppress(KeyboardInterrupt):  # the usual end of --watch
         while args.watch is not None:
@@ -76,9 +75,8 @@ def _show(args: argparse.Namespace, tables: list[Table]) -> int:
 
     seen = Snapshot(Store.existing(args.results, args.table or "table2"))
     statuses = list(_statuses(args, seen, tables))
-    blocks = [render(one) for one in statuses] or [
-        f"{args.results} has no such runs. Train some: `paperbench run table2`."
-    ]
+    blocks = [block for one in statuses for block in render(one)]
+    blocks = blocks or [f"{args.results} has no such runs. Train some: `paperbench run table2`."]
     if any(run.state == "done" for one in statuses for run in one.runs):
         blocks.append("Facts are not looked at: `paperbench plan TABLE` says which runs have others.")
     if (args.results / "slurm").is_dir():  # where the logs of jobs are

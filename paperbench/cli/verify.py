@@ -185,11 +185,8 @@ def _describe_retest(retest: Retest, device: torch.device) -> str:
     text += f"the {first} differs from the record by {count(changed, 'image')} of {retest.images:,}, "
     text += "".join(f"the {name} by {count(images, 'image')}, " for name, images in others)
     text += f"the test loss by {retest.deviation:.2%}"
-    return text + _judgement(
-        retest,
-        f"{count(retest.allowed, 'image')} and {LOSS_TOLERANCE:.1%}",
-        "the record's result is not that of this net",
-    )
+    bound = f"{count(retest.allowed, 'image')} and {LOSS_TOLERANCE:.1%}"
+    return text + _judgement(retest, bound, "the record's result is not that of this net")
 
 
 def _judgement(outcome: Rerun | Retest, bound: str, failure: str) -> str:

@@ -157,10 +157,7 @@ def _bit_for_bit(
     if not equal == len(pair[0].runs) == len(pair[1].runs):
         return None
     if behind:
-        return (
-            "underpowered",
-            f"{count(equal, 'run')} equal bit for bit, {behind} only as far as both sides have got",
-        )
+        return "underpowered", f"{count(equal, 'run')} equal bit for bit, {behind} only as far as both sides have got"
     return "identical", f"{count(equal, 'run')} equal bit for bit"
 
 
@@ -181,22 +178,17 @@ def _by_errors(
     ended = [len(group.ended) for group in pair]
     n = min(ended)
     if n < 2:
-        return (
-            "underpowered",
-            f"too few runs have ended: {ended[0]} new, {ended[1]} in the baseline; 2 of each are needed",
-        )
+        few = f"too few runs have ended: {ended[0]} new, {ended[1]} in the baseline; 2 of each are needed"
+        return "underpowered", few
     samples = [errors_of(group.ended[:n]) for group in pair]
     diverged = [errors.count(math.inf) for errors in samples]
     if any(diverged):
         reason = f"{diverged[0]} of {n} new runs and {diverged[1]} of {n} of the baseline diverged"
         p_value = 2 / 4**n if sorted(diverged) == [0, n] else None  # the most, whatever the chance to diverge
         return "equivalent" if min(diverged) == n else "underpowered", reason, None, p_value
-    contrast = compute_contrast(
-        samples,
-        [1, -1],
-        priors=[its.prior(cell, setting, one.conditions, 1) for its, one in zip(evidence, pair, strict=True)],
-        resolution=100 / DATASETS[cell.dataset_in(evidence[0].profile)].test_images,
-    )
+    priors = [its.prior(cell, setting, one.conditions, 1) for its, one in zip(evidence, pair, strict=True)]
+    resolution = 100 / DATASETS[cell.dataset_in(evidence[0].profile)].test_images
+    contrast = compute_contrast(samples, [1, -1], priors=priors, resolution=resolution)
     low, high = contrast.interval(EQUIVALENCE_LEVEL)
     outcome: Outcome = "equivalent" if contrast.p_equivalent(margin) <= EQUIVALENCE_LEVEL else "underpowered"
     reason = f"{contrast.estimate:+.2f} points, 90 % interval [{low:+.2f}, {high:+.2f}], margin {margin:g}"

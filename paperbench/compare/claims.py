@@ -279,15 +279,11 @@ class _Assessor:
 
     def _runs(self, group: GroupFacts, n: int) -> list[RunFacts]:
         """Return those of the first n runs that have ended or, for an early claim, have reached its iteration."""
-        if self._claim.iteration is None:
+        upto = self._claim.iteration
+        if upto is None:
             return group.first(n)
-        return [
-            run
-            for run in group.runs
-            if run.seed < n
-            and run.iteration is not None
-            and (run.iteration >= self._claim.iteration or run.status == "diverged")
-        ]
+        first = [run for run in group.runs if run.seed < n]
+        return [run for run in first if (run.iteration or 0) >= upto or run.status == "diverged"]
 
     def _analyse(
         self, runs: Mapping[str, Sequence[RunFacts]], number: int, level: float, conditions: Conditions
@@ -317,11 +313,8 @@ class _Assessor:
         )
 
     def _contrast(self, part: Part, runs: Mapping[str, Sequence[RunFacts]], priors: Mapping[str, Prior]) -> Contrast:
-        samples = {
-            cell: self._values(cell, part.measure, runs[cell])
-            for cell in (*part.plus, *part.minus)
-            if cell not in self._constants
-        }
+        own = [cell for cell in (*part.plus, *part.minus) if cell not in self._constants]
+        samples = {cell: self._values(cell, part.measure, runs[cell]) for cell in own}
         return part.contrast(samples, self._constants, priors if part.measure == "test_error" else {})
 
     def _values(self, cell_id: str, measure: Measure, runs: Sequence[RunFacts]) -> list[float]:

@@ -12,6 +12,7 @@ from paperbench.compare.evidence import Evidence
 from paperbench.compare.responses import ReadAnalyses, Responses
 from paperbench.compare.statistics import FIRST_ALPHA, holm
 from paperbench.compare.verdicts import CellFacts, assess_cell
+from paperbench.errors import listing
 from paperbench.runs.external import ExternalResult
 from paperbench.runs.record import Record
 from paperbench.specs.cell import Cell
@@ -95,25 +96,24 @@ def compare(
     planned = seeds or table.seeds_in(profile)
     evidence = Evidence(table, profile_name, planned, records, externals, other_tables)
     compared = _with_differences([assess_cell(cell, evidence) for cell in cells])
-    chosen = {cell.id for cell in cells}
-    in_table = {cell.id for cell in table.all_cells}
+    unselected = {cell.id for cell in table.all_cells} - {cell.id for cell in cells}
     responses = Responses(analyses)
     claims = tuple(
         assess_claim(claim, evidence, training_mean or (lambda *_: None), responses)
         for claim in table.expected.claims
-        if {cell for cell in claim.all_cells if cell in in_table} <= chosen
+        if unselected.isdisjoint(claim.all_cells)
     )
-    return Comparison(
-        table,
-        profile_name,
-        planned,
-        compared,
-        evidence.records,
-        claims,
-        len(table.expected.claims) - len(claims),
-        tuple(find_deviations(table, profile, compared, evidence.records)),
-        (*evidence.left_out, *responses.complaints),
-    )
+    of_cells = table, profile_name, planned, compared, evidence.records
+    of_claims = claims, len(table.expected.claims) - len(claims)
+    deviations = tuple(find_deviations(table, profile, compared, evidence.records))
+    return Comparison(*of_cells, *of_claims, deviations, (*evidence.left_out, *responses.complaints))
+
+
+def trained_depth(comparison: Comparison, cells: Iterable[Cell]) -> str:
+    """Return " at depth N" where the nets of some cells have another depth than the paper's."""
+    profile = comparison.table.profiles.named(comparison.profile)
+    depths = sorted(filter(None, {cell.net_in(profile).depth for cell in cells}))
+    return f" at depth {listing([*map(str, depths)])}" if profile.depth and depths else ""
 
 
 def _with_differences(cells: Sequence[CellFacts]) -> tuple[CellFacts, ...]:

@@ -76,11 +76,8 @@ def _of_record(record: Record, data: DataFacts, recipe: Recipe, printed: Recipe,
     if authors and precision != authors.precision:
         yield "precision", authors.precision, precision
     if not data.canonical:
-        yield (
-            "data",
-            DATASETS[dataset].title,
-            f"{data.name} ({'images unverified' if data.unverified else data.origin})",
-        )
+        origin = "images unverified" if data.unverified else data.origin
+        yield "data", DATASETS[dataset].title, f"{data.name} ({origin})"
     if authors and group != authors.images_per_gpu:
         yield "batch-norm statistics in training", f"over {authors.images_per_gpu} images", f"over {group}"
     if authors and authors.weight_decay_on and (recipe.weight_decay_on or "all") != authors.weight_decay_on:

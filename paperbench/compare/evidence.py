@@ -377,11 +377,8 @@ class Evidence:
         """Report external results for cells whose experiment has changed since they were recorded."""
         if not self._external:
             return
-        digests = {
-            (cell.id, setting.label): self.table.experiment_digest(cell, setting)
-            for cell in self.table.all_cells
-            for setting in cell.settings
-        }
+        nets = ((cell, setting) for cell in self.table.all_cells for setting in cell.settings)
+        digests = {(cell.id, setting.label): self.table.experiment_digest(cell, setting) for cell, setting in nets}
         for result in (result for results in self._external.values() for result in results):
             is_current = digests.get((result.cell, result.setting)) == result.experiment
             if result.table == self.table.id and not is_current:
@@ -427,14 +424,8 @@ def differences(then: Any, now: Any, path: str = "") -> Iterator[str]:
     """Yield a text for each difference between two JSON values."""
     if isinstance(then, dict) and isinstance(now, dict):
         for key in dict.fromkeys([*then, *now]):
-            yield from differences(then.get(key, _ABSENT), now.get(key, _ABSENT), f"{path}.{key}" if path else key)
-    elif _short(then) != _short(now):  # 128 and 128.0 differ in a digest
-        was, now = (shorten(_short(one), _MAX_SHOWN) for one in (then, now))
-        yield f"{path} was {was} and is {now}"
-
-
-_ABSENT = object()
-
-
-def _short(value: Any) -> str:
-    return "absent" if value is _ABSENT else canonical_json(value)
+            yield from differences(then.get(key, ...), now.get(key, ...), f"{path}.{key}" if path else key)
+        return
+    was, now = ("absent" if one is ... else canonical_json(one) for one in (then, now))
+    if was != now:  # 128 and 128.0 differ in a digest
+        yield f"{path} was {shorten(was, _MAX_SHOWN)} and is {shorten(now, _MAX_SHOWN)}"

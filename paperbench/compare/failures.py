@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paperbench.catalogue import DATASETS
@@ -24,10 +24,9 @@ class FailureCount:
     runs: int
 
     @classmethod
-    def total(cls, counts: Iterable[FailureCount]) -> FailureCount:
+    def total(cls, counts: Sequence[FailureCount]) -> FailureCount:
         """Add up counts."""
-        failed, runs = zip(*((one.failed, one.runs) for one in counts), strict=True)
-        return cls(sum(failed), sum(runs))
+        return cls(sum(one.failed for one in counts), sum(one.runs for one in counts))
 
     @property
     def is_unanimous(self) -> bool:

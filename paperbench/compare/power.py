@@ -204,7 +204,6 @@ class Outlook:
     """What runs of a table would decide.
 
     Attributes:
-        planned: Planned runs per cell.
         std: Assumed standard deviation of a single run, in percentage points.
         source: Where it is from.
         unsimulated: Number of claims that the simulation does not cover, as they are not about mean test errors.
@@ -214,7 +213,6 @@ class Outlook:
     """
 
     comparison: Comparison
-    planned: int
     std: float
     source: Literal["given", "seen", "published"]
     cells: tuple[CellOutlook, ...]
@@ -254,7 +252,6 @@ def assess_outlook(
     selected = [claim for claim in comparison.table.expected.claims if simulation.selects(claim)]
     return Outlook(
         comparison,
-        comparison.planned,
         simulation.std,
         "given" if std else "seen" if seen else "published",
         tuple(simulation.cells()),

@@ -21,13 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import (  # type: ignore[import-untyped]  # scipy.stats takes 0.8 s to import
-    log_ndtr,
-    ndtr,
-    ndtri,
-    stdtr,
-    stdtrit,
-)
+from scipy import special  # type: ignore[import-untyped]  # scipy.stats takes 0.8 s to import
 
 from paperbench.compare.noise import NO_PRIOR, Floats, Noise, Number, Prior, plain, variance_of
 
@@ -73,7 +67,7 @@ def median_variance(n: int) -> float:
 
 def _log_both_sides(low: Floats, high: Floats) -> Floats:
     """Return log(4 P(X < low) P(X > high)); the factor 4 prevents underflow."""
-    result: Floats = log_ndtr(low) + log_ndtr(-high) + math.log(4)
+    result: Floats = special.log_ndtr(low) + special.log_ndtr(-high) + math.log(4)
     return result
 
 
@@ -222,7 +216,7 @@ class Contrast:
 
     def interval(self, level: float) -> tuple[Any, Any]:
         """Return both ends of the confidence interval with one-sided error level `level`."""
-        quantile = np.where(np.isinf(self.degrees), -ndtri(level), -stdtrit(self.degrees, level))
+        quantile = np.where(np.isinf(self.degrees), -special.ndtri(level), -special.stdtrit(self.degrees, level))
         reach = plain(quantile) * self.standard_error
         return self.estimate - reach, self.estimate + reach
 
@@ -242,7 +236,7 @@ class Contrast:
         """Return the probability that t exceeds distance / standard_error; 0 or 1 without any spread."""
         has_spread = np.asarray(self.standard_error) > 0
         t = distance / np.where(has_spread, self.standard_error, 1.0)
-        probability = np.where(np.isinf(self.degrees), ndtr(-t), stdtr(self.degrees, -t))
+        probability = np.where(np.isinf(self.degrees), special.ndtr(-t), special.stdtr(self.degrees, -t))
         return plain(np.where(has_spread, probability, np.where(distance > 0, 0.0, 1.0)))
 
 

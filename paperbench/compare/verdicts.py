@@ -277,8 +277,7 @@ def _analyse(cell: Cell, errors: Sequence[float], number: int, level: float, pri
     else:
         noise = estimate_noise(variance, runs, published_std)
     if noise is None:
-        reason = "too few runs: 3 are needed without a published std"
-        return _Assessment("underpowered", reason, number)
+        return _Assessment("underpowered", "too few runs: 3 are needed without a published std", number)
     interval = difference_interval(errors, published, cell.published_runs, noise, level, published_std)
     verdict = decide(interval, cell.tolerance)
     reasons = []

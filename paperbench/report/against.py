@@ -19,9 +19,8 @@ def mean_error(group: GroupFacts | None) -> str:
 
 def render(changes: Changes) -> str:
     """Format the outcome of each net, the totals, and what would decide the nets that cannot be judged."""
-    found = Counter(net.outcome for net in changes.nets) | Counter(
-        {"without runs on either side": changes.without_runs}
-    )
+    found: Counter[str] = Counter(net.outcome for net in changes.nets)
+    found |= Counter({"without runs on either side": changes.without_runs})
     says = [f"Profile {changes.profile}: {', '.join(f'{n} {what}' for what, n in found.items())}."]
     if found["missing"] or not changes.nets:
         says.append("Train what is missing, on the same data and in the same precision.")
@@ -30,11 +29,7 @@ def render(changes: Changes) -> str:
             "More seeds on both sides (`run --seeds N`) decide what is underpowered. So do the baseline's seeds on its "
             "CPU model, with its torch and number of threads: such runs must be equal bit for bit."
         )
-    grid = Grid(
-        ("cell", "new", "baseline", "outcome", "reason"),
-        tuple(
-            (one.name, mean_error(one.new), mean_error(one.baseline), one.outcome, one.reason) for one in changes.nets
-        ),
-        ("left", "right", "right", "left", "left"),
-    )
+    rows = tuple((n.name, mean_error(n.new), mean_error(n.baseline), n.outcome, n.reason) for n in changes.nets)
+    headers, alignment = ("cell", "new", "baseline", "outcome", "reason"), ("left", "right", "right", "left", "left")
+    grid = Grid(headers, rows, alignment)
     return "\n\n".join([*([as_text(grid)] if changes.nets else []), paragraph(" ".join(says))]) + "\n"

@@ -116,11 +116,6 @@ def _of(one: Analysis, part: Literal["paths", "left_out"], name: str) -> Values:
     return values
 
 
-def _lengths(one: Analysis) -> Sequence[float]:
-    """Return how many units each chain has."""
-    return [chain.last - chain.first + 1 for chain in one.jacobians.chains] if one.jacobians else ()
-
-
 def _lines(groups: Sequence[AnalysisGroup]) -> Block:
     """Return panels with a line for each net, and their legend."""
     panels = list(_panels(groups))
@@ -145,7 +140,8 @@ def _draw_panel(axes: Axes, panel: _Panel, groups: Sequence[AnalysisGroup]) -> N
         found = [panel.values(one) for one in group.analyses]
         xs: Sequence[float] = range(max(map(len, found)))
         if panel.x == _LENGTH:
-            xs = max(map(_lengths, group.analyses), key=len)
+            chains = max((one.jacobians.chains for one in group.analyses if one.jacobians), key=len, default=())
+            xs = [chain.last - chain.first + 1 for chain in chains]
         seeds = np.array([[*ys, *[None] * (len(xs) - len(ys))] for ys in found], dtype=float)
         colour, gid = COLOURS[number], f"{panel.gid} of {group.label}"
         for one, ys in zip(group.analyses, seeds, strict=True):

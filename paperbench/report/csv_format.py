@@ -132,11 +132,8 @@ def comparison_rows(document: ComparisonDocument) -> Iterator[dict[str, Any]]:
     """Yield a row, with a value for each of `COLUMNS`, for each run and each net without runs."""
     for cell in document.cells:
         for net in cell.nets:
-            lines = [
-                Line(document, cell, net, number, group, run)
-                for number, group in enumerate(net.groups, 1)
-                for run in group.runs
-            ]
+            groups = enumerate(net.groups, 1)
+            lines = [Line(document, cell, net, number, group, run) for number, group in groups for run in group.runs]
             for line in lines or [Line(document, cell, net)]:
                 yield {name: column.of(line) for name, column in COLUMNS.items()}
 

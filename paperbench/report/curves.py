@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, TypeVar
 
-from paperbench.compare.comparison import Comparison
+from paperbench.compare.comparison import Comparison, trained_depth
 from paperbench.compare.evidence import Conditions
 from paperbench.errors import PaperbenchError, count, listing
 from paperbench.runs.history import HistoryLine
@@ -179,14 +179,11 @@ class CurvePanel:
         others = len(self.curves) - 1
         n = math.ceil(others / (most - 1))
         bounds = pairwise(1 + round(i * others / n) for i in range(n + 1))
-        return [
-            CurvePanel(
-                f"{self.title} ({i}/{n})",
-                (self.curves[0], *self.curves[start:end]),
-                [self.labels[0], *self.labels[start:end]],
-            )
-            for i, (start, end) in enumerate(bounds, 1)
-        ]
+        panels = []
+        for i, (start, end) in enumerate(bounds, 1):
+            labels = [self.labels[0], *self.labels[start:end]]
+            panels.append(CurvePanel(f"{self.title} ({i}/{n})", (self.curves[0], *self.curves[start:end]), labels))
+        return panels
 
     def __repr__(self) -> str:
         return f"<panel {self.title!r}: {', '.join(self.labels)}>"
@@ -268,18 +265,15 @@ def panels_of(curves: Sequence[Curve], comparison: Comparison, figure: Figure | 
         ]
     else:
         alone = comparison.table.name if len(experiment.columns) == 1 else ""
-        wanted = [
-            (alone or column.title, [c for c in curves if c.cell.column.id == column.id])
-            for column in experiment.columns
-        ]
-    panels = [
-        _panel(f"{title}{_trained_depth(comparison, found)}", found, experiment) for title, found in wanted if found
-    ]
+        columns = experiment.columns
+        wanted = [(alone or one.title, [c for c in curves if c.cell.column.id == one.id]) for one in columns]
+    panels = [_panel(title, found, comparison) for title, found in wanted if found]
     return _distinct(panels, lambda panel: panel.curves)  # Table 5 has columns for two errors of the same runs
 
 
-def _panel(title: str, curves: Sequence[Curve], experiment: Experiment) -> CurvePanel:
-    curves = _distinct(curves, lambda curve: [curve])
+def _panel(title: str, curves: Sequence[Curve], comparison: Comparison) -> CurvePanel:
+    curves, experiment = _distinct(curves, lambda curve: [curve]), comparison.table.experiment
+    title += trained_depth(comparison, [curve.cell for curve in curves])
     rows = {curve.cell.row.id for curve in curves}
     by_column = len(rows) == 1 and (len(curves) > 1 or experiment.panel_per == "row")
     titles = [curve.cell.column.title if by_column else _row_label(curve, experiment) for curve in curves]
@@ -290,7 +284,8 @@ def _panel(title: str, curves: Sequence[Curve], experiment: Experiment) -> Curve
 def _row_label(curve: Curve, experiment: Experiment) -> str:
     """Return the title of a curve's row, with what tells it from other trainings of that title."""
     row = curve.cell.row
-    others = [one for one in experiment.rows if one.title == row.title and _training(one) != _training(row)]
+    training = row.cells, row.recipe
+    others = [one for one in experiment.rows if one.title == row.title and (one.cells, one.recipe) != training]
     names = [name for name in experiment.labels if len({one.labels.get(name) for one in (row, *others)}) > 1]
 
     def texts(one: Row, n: int) -> list[str]:
@@ -299,17 +294,6 @@ def _row_label(curve: Curve, experiment: Experiment) -> str:
     found = (n for n in range(len(names)) if len({tuple(texts(one, n)) for one in (row, *others)}) == 1 + len(others))
     told = " / ".join(texts(row, next(found, len(names))))
     return ", ".join(filter(None, (row.title, curve.setting or told)))
-
-
-def _training(row: Row) -> tuple[object, ...]:
-    return row.cells, row.recipe
-
-
-def _trained_depth(comparison: Comparison, curves: Sequence[Curve]) -> str:
-    """Return " at depth N" where these nets have another depth than the paper's."""
-    profile = comparison.table.profiles.named(comparison.profile)
-    depths = {curve.cell.net_in(profile).depth for curve in curves}
-    return f" at depth {listing([str(depth) for depth in sorted(filter(None, depths))])}" if profile.depth else ""
 
 
 def _distinct(items: Iterable[T], curves: Callable[[T], Sequence[Curve]]) -> list[T]:

@@ -110,20 +110,13 @@ def describe(net: Net) -> list[str]:
     """Return a net in sentences: facts, and each part in the order of execution, consecutive equal units once."""
     size = stem(net).output_size(FAMILIES[net.family].size)
     facts = [f"{key}: {fact}." for key, fact in heading(net).items()]
-    lines = [
-        net_title(net),
-        *facts,
-        f"stem, to {format_shape(stem(net).convolution.outputs, size)}. {_listed(begin(net))}",
-    ]
+    shape = format_shape(stem(net).convolution.outputs, size)
+    lines = [net_title(net), *facts, f"stem, to {shape}. {', '.join(begin(net))}."]
     for equal in kinds(net):
         size = equal[0].output_size(size)
         shape = format_shape(equal[0].out_channels, size)
         lines.append(f"{unit_title(equal)}, to {shape}. {paths(net, equal[0]).sentence}")
-    return [*lines, f"end. {_listed(end(net))}"]
-
-
-def _listed(parts: Iterable[str]) -> str:
-    return f"{', '.join(parts)}."
+    return [*lines, f"end. {', '.join(end(net))}."]
 
 
 def begin(net: Net) -> list[str]:

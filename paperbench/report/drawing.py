@@ -18,17 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from paperbench.architecture import Unit, stem, units
 from paperbench.catalogue import COMPONENTS, FAMILIES, Net, resolve
 from paperbench.errors import count, one_line
-from paperbench.report.description import (
-    Paths,
-    begin,
-    end,
-    format_shape,
-    heading,
-    kinds,
-    net_title,
-    paths,
-    unit_title,
-)
+from paperbench.report.description import Paths, begin, end, format_shape, heading, kinds, net_title, paths, unit_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -451,13 +441,7 @@ def draw(drawing: Drawing, axes: Axes) -> None:
                 if arrow:
                     axes.add_patch(patches.Polygon(shape.head, facecolor="black", edgecolor="none"))
         for label in _texts(shape):
-            axes.text(
-                label.x,
-                label.y + _BASELINE * label.size,
-                one_line(label.text),
-                fontsize=label.size * scale,
-                fontweight="bold" if label.bold else "normal",
-                horizontalalignment="left" if label.align == "start" else "center",
-                verticalalignment="baseline",
-                parse_math=False,
-            )
+            font = {"fontsize": label.size * scale, "fontweight": "bold" if label.bold else "normal"}
+            align = "left" if label.align == "start" else "center"
+            y = label.y + _BASELINE * label.size
+            axes.text(label.x, y, one_line(label.text), font, horizontalalignment=align, parse_math=False)

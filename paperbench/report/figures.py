@@ -50,10 +50,7 @@ STYLE: dict[str, Any] = {
 
 
 def draw_curves(
-    panels: Sequence[CurvePanel],
-    notes: Sequence[str] = (),
-    x: XAxis = "iterations",
-    units: Drawing | None = None,
+    panels: Sequence[CurvePanel], notes: Sequence[str] = (), x: XAxis = "iterations", units: Drawing | None = None
 ) -> Figure:
     """Draw training losses, dashed, and test errors, solid. Panels with many curves are split.
 
@@ -159,15 +156,12 @@ def _key(panels: Sequence[CurvePanel]) -> str:
     curves = [curve for panel in panels for curve in panel.curves]
     records = [run.record for curve in curves for run in curve.runs]
     key = "Dashed: training loss. Solid: test error."
-    if any(len(curve.runs) > 1 for curve in curves):
-        key += " Bold: median of the runs; faint: each run."
-    if any(record.status == "diverged" for record in records):
-        key += " Cross: end of a diverged run."
-    if any(record.status == "partial" for record in records):
-        key += " Circle: end of a prefix."
+    key += " Bold: median of the runs; faint: each run." * any(len(curve.runs) > 1 for curve in curves)
+    key += " Cross: end of a diverged run." * any(record.status == "diverged" for record in records)
+    key += " Circle: end of a prefix." * any(record.status == "partial" for record in records)
     reported = [(curve.reported, panel.max_error) for panel in panels for curve in panel.curves if curve.reported]
-    if any(error <= highest for error, highest in reported):
-        key += " Triangle: the reported error, with batch norm re-estimated."
+    is_marked = any(error <= highest for error, highest in reported)
+    key += " Triangle: the reported error, with batch norm re-estimated." * is_marked
     errors_cut = any(error > highest for error, highest in reported) or any(
         value > panel.max_error for panel in panels for value in _values(panel, "test_error")
     )

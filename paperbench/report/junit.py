@@ -118,16 +118,13 @@ def _properties(report: CellReport) -> Iterator[tuple[str, object]]:
         if (median := net.median_or_inf) is not None:
             yield "median", percent(median)
         yield "n", len(net.errors)
-    if compared.failures:
-        yield "failed", f"{compared.failures.failed} of {compared.failures.runs}"
-    if compared.interval is not None:
-        yield "difference", compared.interval.difference
-        yield "interval", f"{compared.interval.low} {compared.interval.high}"
-        yield "level", compared.interval.level
-        yield "tolerance", report.cell.tolerance
-    if compared.noise is not None:
-        yield "noise_std", compared.noise.std
-        yield "noise_rests_on", compared.noise.rests_on
+    if failures := compared.failures:
+        yield "failed", f"{failures.failed} of {failures.runs}"
+    if interval := compared.interval:
+        yield from (("difference", interval.difference), ("interval", f"{interval.low} {interval.high}"))
+        yield from (("level", interval.level), ("tolerance", report.cell.tolerance))
+    if noise := compared.noise:
+        yield from (("noise_std", noise.std), ("noise_rests_on", noise.rests_on))
     if compared.p_value is not None:
         yield "p_value", compared.p_value
 

@@ -59,8 +59,7 @@ _ENCODER = UnicodeToLatexEncoder(
 
 def escape(text: str) -> str:
     """Return LaTeX, in ASCII, that prints a text."""
-    escaped: str = _ENCODER.unicode_to_latex(unicodedata.normalize("NFC", text))
-    return escaped
+    return str(_ENCODER.unicode_to_latex(unicodedata.normalize("NFC", text)))
 
 
 def render(report: Report) -> str:

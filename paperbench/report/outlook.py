@@ -16,55 +16,36 @@ _MAX_NEXT = 8
 _MIN_WORTH = 0.005
 
 
-def render(outlook: Outlook, long: bool = False) -> str:
-    """Format an outlook with the next runs; if `long`, with all of these."""
-    return "\n\n".join(_blocks(outlook, long))
-
-
 def valuable(outlook: Outlook) -> list[NextRuns]:
     """Return the next runs that may decide something, the most valuable first."""
     return [one for one in outlook.next_runs if one.worth >= _MIN_WORTH]
 
 
-def _blocks(outlook: Outlook, long: bool) -> Iterator[str]:
-    planned = outlook.planned
+def render(outlook: Outlook, long: bool = False) -> str:
+    """Format an outlook with the next runs; if `long`, with all of these."""
+    planned = outlook.comparison.planned
     are = "is" if planned == 1 else "are"
-    yield paragraph(
-        f"{outlook.comparison.table.name}: what {count(planned, 'run')} per cell would decide, or "
-        f"{2 * planned} where {planned} {are} too few. {_assumptions(outlook)}"
-    )
-    yield from _cells(outlook)
-    yield from _claims(outlook)
-    yield from _next_runs(outlook, long)
-
-
-def _assumptions(outlook: Outlook) -> str:
     source = {
         "given": "as given by `--std`",
         "seen": "that of the runs at hand; `--std` sets another",
         "published": "typical of those that the authors print; `--std` sets another",
     }[outlook.source]
-    return (
-        f"Simulated with a standard deviation of {outlook.std:.2g} points between runs ({source}), and judged with "
-        "noise shared across the table."
+    heading = paragraph(
+        f"{outlook.comparison.table.name}: what {count(planned, 'run')} per cell would decide, or "
+        f"{2 * planned} where {planned} {are} too few. Simulated with a standard deviation of {outlook.std:.2g} points "
+        f"between runs ({source}), and judged with noise shared across the table."
     )
+    return "\n\n".join([heading, *_cells(outlook), *_claims(outlook), *_next_runs(outlook, long)])
 
 
 def _cells(outlook: Outlook) -> Iterator[str]:
-    planned, total = outlook.planned, sum(len(one.cells) for one in outlook.cells)
+    planned, total = outlook.comparison.planned, sum(len(one.cells) for one in outlook.cells)
     rows = []
     for one in sorted(outlook.cells, key=lambda one: len(one.cells)):
         is_possible = [one.target.published_std is not None or n * planned >= MIN_RUNS_OF_NOISE for n in (1, 2)]
-        is_beyond = one.target.tolerance < WORSE_BY
-        rows.append(
-            (
-                _named(one, total),
-                f"{one.target.tolerance:g}",
-                _pair(one.reproduced, is_possible),
-                _pair(one.worse, is_possible) if is_beyond else NOTHING,
-                _pair(one.false, is_possible, decimals=1),
-            )
-        )
+        worse = _pair(one.worse, is_possible) if one.target.tolerance < WORSE_BY else NOTHING
+        chances = _pair(one.reproduced, is_possible), worse, _pair(one.false, is_possible, decimals=1)
+        rows.append((_named(one, total), f"{one.target.tolerance:g}", *chances))
     grid = Grid(("cells", "tol.", "reproduced", "worse", "false"), tuple(rows), ("left", *("right",) * 4))
     yield f"Cells: chance in percent of each verdict after {planned} / {2 * planned} runs\n{as_text(grid)}"
     within = any(one.target.tolerance >= WORSE_BY for one in outlook.cells)
@@ -96,7 +77,7 @@ def _named(one: CellOutlook, total: int) -> str:
 
 
 def _claims(outlook: Outlook) -> Iterator[str]:
-    planned = outlook.planned
+    planned = outlook.comparison.planned
     asked = [one for one in outlook.claims if one.claim.section == ASKED]
     if len(asked) < len(outlook.claims):
         heading = f"Claims: chance in percent to be supported after {planned} / {2 * planned} runs, if the printed "
@@ -129,7 +110,12 @@ def _next_runs(outlook: Outlook, long: bool) -> Iterator[str]:
         return
     shown = runs if long else runs[:_MAX_NEXT]
     headers = ("cells", "runs", "verdicts", "claims", "worth")
-    grid = Grid(headers, tuple(map(_next_row, shown)), ("left", *("right",) * 4))
+    rows = []
+    for one in shown:
+        others = f" and {len(one.cells) - 1} more" if len(one.cells) > 1 else ""
+        chances = _expected(one.verdicts), _expected(one.claims)
+        rows.append((one.cells[0] + others, f"{one.missing} of {one.total}", *chances, f"{one.worth:.2f}"))
+    grid = Grid(headers, tuple(rows), ("left", *("right",) * 4))
     more = []
     if hidden := len(runs) - len(shown):
         more.append(f"And {count(hidden, 'more net')}: `--long` lists them.")
@@ -142,17 +128,6 @@ def _next_runs(outlook: Outlook, long: bool) -> Iterator[str]:
         "cells that these runs would decide. claims: expected number decided, of the open claims about these runs, "
         "once their other cells have their runs. worth: expected number of verdicts and claims decided per run; a "
         "claim is divided by all runs that it still needs. All given the runs at hand, and else the printed numbers."
-    )
-
-
-def _next_row(one: NextRuns) -> tuple[str, ...]:
-    others = f" and {len(one.cells) - 1} more" if len(one.cells) > 1 else ""
-    return (
-        one.cells[0] + others,
-        f"{one.missing} of {one.total}",
-        _expected(one.verdicts),
-        _expected(one.claims),
-        f"{one.worth:.2f}",
     )
 
 

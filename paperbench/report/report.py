@@ -14,7 +14,7 @@ from typing import get_args
 
 from paperbench.catalogue import DATASETS
 from paperbench.compare.claims import ClaimVerdict, Standing
-from paperbench.compare.comparison import Comparison
+from paperbench.compare.comparison import Comparison, trained_depth
 from paperbench.compare.deviations import Deviation
 from paperbench.compare.evidence import GroupFacts, RunFacts, errors_of
 from paperbench.compare.failures import FailureCount
@@ -30,19 +30,22 @@ MIN_RUNS_FOR_OUTLIERS = 4
 OUTLIER_MADS = 3
 
 
-MEANINGS: dict[Verdict | Standing, str] = {
-    "reproduced": "the interval of our error minus the published one lies within the tolerance, or the net fails as "
-    "the paper's does",
-    "worse": "the interval lies above the tolerance, or the net fails where the paper's does not",
-    "better": "the interval lies below the tolerance, or the net does not fail where the paper's does",
-    "underpowered": "the runs do not decide: neither that the number holds nor that it does not",
-    "not comparable": "the runs are not the paper's experiment: other images, or another profile",
-    "not run": "no run has ended",
-    "supported": "the claim holds among our own runs, at the error level given",
-    "contradicted": "the opposite holds among our own runs, at the error level given",
-    "undecided": "our runs do not decide",
+WORDS: dict[Verdict | Standing, tuple[str, str]] = {
+    "reproduced": (
+        "✓",
+        "the interval of our error minus the published one lies within the tolerance, or the net fails as the paper's "
+        "does",
+    ),
+    "worse": ("▲", "the interval lies above the tolerance, or the net fails where the paper's does not"),
+    "better": ("▼", "the interval lies below the tolerance, or the net does not fail where the paper's does"),
+    "underpowered": ("?", "the runs do not decide: neither that the number holds nor that it does not"),
+    "not comparable": ("≠", "the runs are not the paper's experiment: other images, or another profile"),
+    "not run": ("○", "no run has ended"),
+    "supported": ("✓", "the claim holds among our own runs, at the error level given"),
+    "contradicted": ("✗", "the opposite holds among our own runs, at the error level given"),
+    "undecided": ("?", "our runs do not decide"),
 }
-"""What verdicts and standings mean, in short."""
+"""Verdicts and standings: their signs, and what they mean, in short."""
 
 
 @dataclass(frozen=True)
@@ -231,10 +234,7 @@ class Report:
         parts = [
             f"of {count(counts.total(), noun)}, "
             + ", ".join(f"{counts[word]} {word}" for word in words if counts[word])
-            for noun, counts, words in (
-                ("cell", verdicts, get_args(Verdict)),
-                ("claim", standings, get_args(Standing)),
-            )
+            for noun, counts, words in (("cell", verdicts, get_args(Verdict)), ("claim", standings, get_args(Standing)))
             if counts
         ]
         if external:
@@ -275,7 +275,8 @@ class Report:
         }
 
         def added_columns(column: Column) -> list[AddedColumn]:
-            found: list[AddedColumn] = [(f"ours{_trained_depth(self.comparison, column)}", "right", ours)]
+            cells = [cell.cell for cell in self.cells if cell.cell.column.id == column.id]
+            found: list[AddedColumn] = [(f"ours{trained_depth(self.comparison, cells)}", "right", ours)]
             return [*found, ("verdict", "left", verdicts)] if self.has_verdicts else found
 
         return paper_grid(self.comparison.table, [cell.cell for cell in self._shown], added_columns)
@@ -371,10 +372,14 @@ class Report:
     def cell_notes(self) -> Iterator[str]:
         """Notes on `cell_grid`."""
         if self.has_verdicts and any(cell.compared.interval for cell in self.cells):
+            noises = [cell.compared.noise for cell in self.cells if cell.compared.noise]
+            parts = ["of the other cells' variance (table)"] * any(noise.table_weight for noise in noises)
+            parts += ["of the published variance (paper)"] * any(noise.published_weight for noise in noises)
+            weights = f"; in parentheses the weight {' or '.join(parts)} in it" if parts else ""
             yield (
                 f"interval: confidence interval of our {self.estimates} minus the published median, in points "
                 f"({1 - 2 * FIRST_ALPHA:.0%}; {1 - 2 * SECOND_ALPHA:.0%} after the extension). std: standard deviation "
-                f"of a single run, in points{self._weights}. tol.: tolerance, in points."
+                f"of a single run, in points{weights}. tol.: tolerance, in points."
             )
         yield from _test_set_noise(self.comparison)
 
@@ -391,14 +396,6 @@ class Report:
             if record.divergence:
                 found[str(record.divergence)].append(record.run)
         return [f"{', '.join(runs)}: {how}" for how, runs in found.items()]
-
-    @property
-    def _weights(self) -> str:
-        """Explain the parentheses of the column "std"."""
-        noises = [cell.compared.noise for cell in self.cells if cell.compared.noise]
-        parts = ["of the other cells' variance (table)"] if any(noise.table_weight for noise in noises) else []
-        parts += ["of the published variance (paper)"] if any(noise.published_weight for noise in noises) else []
-        return f"; in parentheses the weight {' or '.join(parts)} in it" if parts else ""
 
     @cached_property
     def _tested_alone(self) -> list[str]:
@@ -555,15 +552,6 @@ def _by_seed(runs: Iterable[RunFacts]) -> str:
             texts.append(f"{'' if run.seed == following else f'seed {run.seed}: '}{percent(error)}")
             following = run.seed + 1
     return ", ".join(texts)
-
-
-def _trained_depth(comparison: Comparison, column: Column) -> str:
-    """Return " at depth N" where our nets have another depth than the paper's."""
-    profile = comparison.table.profiles.named(comparison.profile)
-    compared = [comparison.table.cell(one.id) for one in comparison.cells]
-    cells = [cell for cell in compared if cell.column.id == column.id]
-    depths = {cell.net_in(profile).depth for cell in cells}
-    return f" at depth {depths.pop()}" if profile.depth and len(depths) == 1 and None not in depths else ""
 
 
 def _result(comparison: Comparison) -> Iterator[str]:

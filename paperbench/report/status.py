@@ -10,11 +10,6 @@ from paperbench.report.grid import NOTHING, Grid, as_text, paragraph
 from paperbench.runs.status import STATES, RunProgress, RunStatus, TableStatus
 
 
-def render(status: TableStatus) -> str:
-    """Format the status of a table: its cells, the runs in training, and what is wrong with others."""
-    return "\n\n".join(_blocks(status))
-
-
 def render_jobs(jobs: Counter[str] | None) -> str:
     """Format the numbers of jobs in Slurm's queue; None means that it did not answer."""
     if jobs is None:
@@ -23,7 +18,8 @@ def render_jobs(jobs: Counter[str] | None) -> str:
     return paragraph(f"Slurm: {count(jobs.total(), 'job')} of yours on this results directory: {listed}.")
 
 
-def _blocks(status: TableStatus) -> Iterator[str]:
+def render(status: TableStatus) -> Iterator[str]:
+    """Yield blocks of the status of a table: its cells, the runs in training, and what is wrong with others."""
     counts = Counter(run.state for run in status.runs)
     where = f" ({' and '.join(status.shown)})" if status.shown else ""
     states = [f"{counts['done']:,} of {count(counts.total(), 'run')} done"]
@@ -32,9 +28,8 @@ def _blocks(status: TableStatus) -> Iterator[str]:
     rows = []
     for cell, runs in status.cells.items():
         of_cell = Counter(run.state for run in runs)
-        rows.append(
-            (cell, f"{len(runs):,}", *(f"{of_cell[state]:,}" if of_cell[state] else NOTHING for state in STATES))
-        )
+        numbers = (f"{of_cell[state]:,}" if of_cell[state] else NOTHING for state in STATES)
+        rows.append((cell, f"{len(runs):,}", *numbers))
     yield as_text(Grid(("cell", "runs", *STATES), tuple(rows), ("left", *("right",) * (1 + len(STATES)))))
     if status.others:
         others = "; ".join(f"{count(number, 'run')} {which}" for which, number in status.others.items())
@@ -57,17 +52,11 @@ def _blocks(status: TableStatus) -> Iterator[str]:
 def _running(running: list[tuple[RunStatus, RunProgress]]) -> Grid:
     rows = []
     for run, progress in running:
-        speed, left = progress.images_per_second, progress.seconds_left
-        is_trained = progress.iteration == progress.iterations
-        rows.append(
-            (
-                _name(run),
-                f"{progress.iteration:,} of {progress.iterations:,}",
-                NOTHING if speed is None else f"{speed:,.{1 if speed < 10 else 0}f}",
-                "final test" if is_trained else NOTHING if left is None else duration(left),
-                progress.job or NOTHING,
-            )
-        )
+        done, speed = f"{progress.iteration:,} of {progress.iterations:,}", progress.images_per_second
+        images = NOTHING if speed is None else f"{speed:,.{1 if speed < 10 else 0}f}"
+        left = NOTHING if progress.seconds_left is None else duration(progress.seconds_left)
+        left = "final test" if progress.iteration == progress.iterations else left
+        rows.append((_name(run), done, images, left, progress.job or NOTHING))
     headers = ("running", "iterations", "images/s", "time left", "Slurm job")
     return Grid(headers, tuple(rows), ("left", *("right",) * 4))
 

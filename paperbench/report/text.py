@@ -97,14 +97,11 @@ def summary(report: Report) -> str:
     columns = list(dict.fromkeys(c.cell.column.id for c in cells))
     if len(cells) > _MAX_SUMMARY_ROWS and len(columns) > 1:
         rows = dict.fromkeys(c.cell.row.id for c in cells)
-        grid = Grid(
-            ("row", *(f"{column}, {header}" for column in columns for header in headers)),
-            tuple(
-                (r, *(text for c in columns for text in results.get(f"{r}/{c}", ("",) * len(headers)))) for r in rows
-            ),
-            ("left", *alignment * len(columns)),
-            ("key", *(column for column in columns for _ in headers)),
-        )
+        of_columns = ("row", *(f"{column}, {header}" for column in columns for header in headers))
+        lacking = ("",) * len(headers)
+        parts = ("key", *(column for column in columns for _ in headers))
+        texts = tuple((r, *(text for c in columns for text in results.get(f"{r}/{c}", lacking))) for r in rows)
+        grid = Grid(of_columns, texts, ("left", *alignment * len(columns)), parts)
     return f"{comparison.table.name}, profile {comparison.profile}{what}\n{as_text(grid)}"
 
 

@@ -140,10 +140,8 @@ class Photographs:
             yield Problem(("shorter_side",), "must be given, or area and aspect_ratio, but not both.")
         if (self.area is None) != (self.aspect_ratio is None):
             yield Problem(("aspect_ratio",), "and area must be given together.")
-        for name, least in (
-            ("shorter_side", self.shorter_side and self.shorter_side[0]),
-            ("mean_image_scale", self.mean_image_scale),
-        ):
+        shortest = self.shorter_side[0] if self.shorter_side else None
+        for name, least in (("shorter_side", shortest), ("mean_image_scale", self.mean_image_scale)):
             if least is not None and least < self.crop:
                 yield Problem((name,), f"must be at least {self.crop}, the side of the crop.")
 

@@ -8,35 +8,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
-from typing import Any, get_args
+from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
 from paperbench import __version__
-from paperbench.compare.claims import Standing
-from paperbench.compare.verdicts import Verdict
 from paperbench.errors import count, printable
 from paperbench.report.curves import CurvePanel
 from paperbench.report.drawing import as_svg, units_drawing
 from paperbench.report.grid import NOTHING, Grid, Marked
 from paperbench.report.page.charts import chart_data
 from paperbench.report.page.intervals import IntervalScale
-from paperbench.report.report import MEANINGS, Report, method, percent
+from paperbench.report.report import WORDS, Report, method, percent
 from paperbench.runs.record import Record
 from paperbench.specs.experiment import DrawnUnit
-
-_SHAPES: dict[Verdict | Standing, str] = {
-    "reproduced": "✓",
-    "worse": "▲",
-    "better": "▼",
-    "underpowered": "?",
-    "not comparable": "≠",
-    "not run": "○",
-    "supported": "✓",
-    "contradicted": "✗",
-    "undecided": "?",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +55,7 @@ class Part:
         comparison = self.report.comparison
         found = {claim.standing for claim in comparison.claims} if self.report.claims else set()
         words: set[str] = {*found, *((cell.verdict for cell in comparison.cells) if self.report.has_verdicts else ())}
-        return ((word, text) for word, text in MEANINGS.items() if word in words)
+        return ((word, text) for word, (_, text) in WORDS.items() if word in words)
 
     @property
     def cells(self) -> Grid:
@@ -214,8 +200,7 @@ def render(parts: Sequence[Part]) -> str:
         style=style,
         script=script,
         policy=f"{policy}; form-action 'none'",
-        shapes=_SHAPES,
-        words=(*get_args(Verdict), *get_args(Standing)),
+        words=WORDS,
         count=count,
         method=method,
         chart_data=chart_data,
