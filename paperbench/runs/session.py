@@ -201,7 +201,7 @@ class RunSession:
         is_test_due = iteration % monitoring.test_every == 0 or iteration == recipe.iterations
         if iteration == last_logged or not (is_test_due or iteration % monitoring.log_every == 0):
             return
-        window, tested = self.trainer.training_metrics(), None
+        window, tested = self.trainer.metrics.compute(), None
         if advice := self.trainer.feed.advice():
             self._slow_periods += 1
             if self._slow_periods == _SLOW_PERIODS:
@@ -219,7 +219,7 @@ class RunSession:
         self.history.append(line)
         self._processes.lead(lambda: self.directory.append_history(line))
         self._observer.logged(self.run, line)
-        self.trainer.reset_training_metrics()
+        self.trainer.metrics.reset()
 
     def _divergence(self) -> Divergence:
         return Divergence(self.trainer.iteration, self.run.recipe.rate_at(self.trainer.iteration - 1))
@@ -261,13 +261,13 @@ class RunSession:
         def write() -> None:
             result, weights_sha256 = None, None
             if self.divergence:
-                self.directory.remove_weights()
+                self.directory.writer.remove(self.directory.weights_file)  # of an earlier attempt
             else:
                 evaluations = self.run.recipe.evaluations.values()
                 result = Result.of(measured, evaluations, self.history[-1], self.best_test_error)
                 weights = weights_bytes(self.run, self.trainer, result)
                 weights_sha256 = sha256(weights).hexdigest()
-                self.directory.write_weights(weights)
+                self.directory.writer.write(self.directory.weights_file, weights)
             self._write_record(self._sessions(), result, weights_sha256)
             self.directory.checkpoints.prune(self._newest, keep_previous=False)
 

@@ -391,7 +391,7 @@ class Worker:
         except RecordError as error:
             if not directory.checkpoints.newest_first():
                 raise
-            aside = directory.set_record_aside()
+            aside = directory.writer.set_aside(directory.record_file)
             reason = str(error).split(". ")[0]
             self._observer.warned(run, f"{reason}. It is kept as {aside.name} and rewritten from the checkpoint.")
             return None

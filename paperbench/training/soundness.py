@@ -221,6 +221,6 @@ def _vectors(trainer: Trainer) -> dict[str, Tensor]:
 
 def next_loss(trainer: Trainer, rate: float | None = None) -> float:
     """Make a step and return its mean loss, which waits for the device."""
-    trainer.reset_training_metrics()
+    trainer.metrics.reset()
     trainer.step(rate)
-    return trainer.training_metrics().loss
+    return trainer.metrics.compute().loss

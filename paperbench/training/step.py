@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import cycle
 
 import torch
@@ -58,11 +58,9 @@ class TrainingStep:
         self._rows: list[Tensor] = []
         self._gradients: list[Tensor] = []
         self._device = feed.device
-        self._loss_weights = {recipe.batch_size: self._loss_weight(recipe.batch_size)}
-
-    def _loss_weight(self, images: int) -> Tensor:
-        """Return the weight of one image in the mean loss of a batch."""
-        return torch.tensor(1 / images, dtype=self._optimiser.dtype, device=self._device)
+        # Of one image in the mean loss of a batch of so many.
+        self._loss_weight = cache(lambda images: torch.tensor(1 / images, dtype=optimiser.dtype, device=feed.device))
+        self._loss_weight(recipe.batch_size)  # which could not be made while the step is captured
 
     def compute(self, choices: Choices, images: int | None = None) -> None:
         """Compute the gradients of this process's images, which changes no state of the training.
@@ -76,9 +74,7 @@ class TrainingStep:
         images = images or self._recipe.batch_size
         batch = self._feed.make(choices)
         self._workings[0].refresh()
-        weight = self._loss_weights.get(images)
-        if weight is None:
-            weight = self._loss_weights[images] = self._loss_weight(images)
+        weight = self._loss_weight(images)
         sizes = list(self._processes.share.group_sizes(self._recipe, images))
         self._rows, self._gradients, sums = [], [], TreeSum()  # frees the last batch's
         parts = zip(batch.images.split(sizes), batch.labels.split(sizes), strict=True)

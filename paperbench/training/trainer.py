@@ -30,7 +30,7 @@ from paperbench.training.evaluation import (
     set_batch_count,
 )
 from paperbench.training.graph import CudaCapture
-from paperbench.training.metrics import MetricAccumulator, TrainingMetrics
+from paperbench.training.metrics import MetricAccumulator
 from paperbench.training.optimiser import MomentumSGD
 from paperbench.training.precision import set_arithmetic
 from paperbench.training.processes import ALONE, Processes
@@ -58,6 +58,7 @@ class Trainer:
     Attributes:
         model: The net as a module.
         feed: The images.
+        metrics: Training loss and error since their last reset.
         iteration: Number of iterations done.
     """
 
@@ -93,9 +94,9 @@ class Trainer:
         self.between_batches = between_batches
         self.feed = make_feed(dataset, recipe, seed, device, between_batches, announce)
         self._optimiser = MomentumSGD(self.model.parameters(), recipe)
-        self._metrics = MetricAccumulator(device)
+        self.metrics = MetricAccumulator(device)
         processes.reserve(list(self.model.parameters()))
-        own = self.model, self._optimiser, self._metrics, recipe, self.feed
+        own = self.model, self._optimiser, self.metrics, recipe, self.feed
         self._share(Parts(*own, dataset.num_train, precision, processes, capture))
         self.use(engine)
 
@@ -140,7 +141,7 @@ class Trainer:
             self.processes.agreed(lambda: self.feed.choices(self.iteration))
         self._optimiser.set_rate(rate)
         self._engine.step(self.iteration)
-        self._metrics.count(self._parts.batch_size(self.iteration))
+        self.metrics.count(self._parts.batch_size(self.iteration))
         self.iteration += 1
 
     @contextmanager
@@ -157,14 +158,6 @@ class Trainer:
         finally:
             self._share(parts)
             self._engine = engine
-
-    def training_metrics(self) -> TrainingMetrics:
-        """Return training loss and error since the last reset. Waits for the device."""
-        return self._metrics.compute()
-
-    def reset_training_metrics(self) -> None:
-        """Start a new mean of training loss and error."""
-        self._metrics.reset()
 
     def test(self, evaluation: Evaluation | None = None) -> EvaluationMetrics:
         """Return test loss and error with the net's current BN statistics: moving averages until `finish`.
@@ -215,7 +208,7 @@ class Trainer:
         parts: dict[str, dict[str, Tensor]] = {
             "model": self.model.state_dict(),
             "momentum": {str(index): tensor for index, tensor in enumerate(self._optimiser.momentum)},
-            "window": self._metrics.state_dict(),
+            "window": self.metrics.state_dict(),
             "noise": noise,
         }
         state = {f"{part}.{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
@@ -240,7 +233,7 @@ class Trainer:
         self.iteration = int(state["iteration"])
         self.model.load_state_dict(parts["model"])
         self._optimiser.resume(self.iteration, [parts["momentum"][str(i)] for i in range(len(parts["momentum"]))])
-        self._metrics.load_state_dict(parts["window"])
+        self.metrics.load_state_dict(parts["window"])
         torch.set_rng_state(parts["noise"]["cpu"])
         if self.device.type == "cuda" and "cuda" in parts["noise"]:
             torch.cuda.set_rng_state(parts["noise"]["cuda"], self.device)
@@ -250,7 +243,7 @@ class Trainer:
         self.iteration, *_ = self.processes.numbers(self.iteration)
         self.processes.broadcast(self._state_tensors())
         self._optimiser.resume(self.iteration, self._optimiser.momentum)
-        self._metrics.take_over(self.processes)
+        self.metrics.take_over(self.processes)
 
     def _state_tensors(self) -> list[Tensor]:
         """Return the parameters, BN's moving averages and the momentum, which all processes share."""
