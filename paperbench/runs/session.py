@@ -11,10 +11,11 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
+from itertools import takewhile
 
 import torch
 
-from paperbench.errors import DataError, Interrupted
+from paperbench.errors import DataError, EngineError, Interrupted, RunError, summarize_error, without_paths
 from paperbench.runs.checkpoints import CheckpointFile
 from paperbench.runs.environment import Surroundings
 from paperbench.runs.hashed import SCHEMA
@@ -27,11 +28,11 @@ from paperbench.runs.record import DataFacts, Divergence, Files, Record, Result,
 from paperbench.runs.resume import Checkpoint, CheckpointFacts, change_of_rounding, load_into, newest_checkpoint
 from paperbench.runs.store import RunDirectory
 from paperbench.runs.weights import weights_bytes
-from paperbench.training.engines import Way, engine_candidates, why_best
+from paperbench.training.engines import REFERENCE, Way, engine_candidates, why_best
 from paperbench.training.facts import facts_of
-from paperbench.training.memory import memory_free
-from paperbench.training.processes import ALONE, Processes
-from paperbench.training.soundness import sound_trainer
+from paperbench.training.memory import memory_free, release_memory
+from paperbench.training.processes import ALONE, Processes, common
+from paperbench.training.soundness import engine_error
 from paperbench.training.trainer import Trainer
 from paperbench.typed import from_json, to_json
 
@@ -157,26 +158,59 @@ class RunSession:
         return self._fallback or why_best(engine, self._setting.device)
 
     def _sound_trainer(self, way: Way, engine: str) -> tuple[str, Trainer, list[str]]:
-        """Return the engine of `way` or a slower one, a new trainer with it, and why faster ones are not used."""
-        run, device, processes = self.run, self._setting.device, self._processes
+        """Return the first engine, from that of `way` on, that can be built and makes the reference's first steps.
+
+        Returns:
+            The engine, a new trainer with it, and why faster ones are not used and how processes differ. An error of
+            the slowest engine is raised.
+        """
+        device, processes = self._setting.device, self._processes
         self._surroundings = Surroundings.of(device)
         earlier = self._earlier[-1].engine if self._earlier else None
-        return sound_trainer(
-            processes.agreed(lambda: engine_candidates(engine, device, earlier)),
-            way.engine,
-            partial(
-                self._setting.new_trainer,
-                *(run.net, run.recipe, run.dataset, run.seed, run.spec.precision, device),
-                recompute=way.recompute,
-                processes=processes,
-                between_batches=self._limits.raise_if_signalled,
-                announce=self._warn,
-            ),
-            device,
-            processes,
-            machines_differ=not self._surroundings.have_equal_machines(processes),
-            announce=lambda name: self._observer.checking(run, name, processes.count),
-            warn=self._warn,
+        candidates = processes.agreed(lambda: engine_candidates(engine, device, earlier))
+        machines_differ = not self._surroundings.have_equal_machines(processes)
+        skipped = [*takewhile(lambda one: one != way.engine, candidates)]
+        problems = [f"engine {one} was not used: the memory is too short for it" for one in skipped]
+        *others, last = candidates[len(skipped) :]
+
+        def attempt(name: str) -> Trainer:
+            trainer = processes.agreed(lambda: self._new_trainer(name, way))
+            if processes.count > 1 or name != REFERENCE:
+                self._observer.checking(self.run, name, processes.count)
+                problem = engine_error(trainer)
+                if problem and name != REFERENCE:
+                    what = f"The first steps of engine {name} are not those of {REFERENCE} on this machine ({problem})"
+                    raise common(EngineError(what))
+                if problem:
+                    what = f"the first steps in {processes.count} processes are not those of one ({problem})"
+                    if not machines_differ or engine_error(trainer, is_exact=False):
+                        advice = "Use the same packages, variables and machines for all, or one process."
+                        raise common(RunError(f"{what}. {advice}"))
+                    self._warn(what)
+                    problems.append(what)
+            return trainer
+
+        for name in others:
+            try:
+                return name, attempt(name), problems
+            except (Interrupted, DataError):
+                raise
+            except Exception as error:  # the failures of captures and drivers have no common type
+                if not processes.all_have(error):
+                    raise
+                why = without_paths(error.reason) if isinstance(error, EngineError) else summarize_error(error)
+            problems.append(f"engine {name} was not used: {why}")
+            release_memory(device)  # not before the error and its frames are gone
+        return last, attempt(last), problems
+
+    def _new_trainer(self, engine: str, way: Way) -> Trainer:
+        run, setting = self.run, self._setting
+        return setting.new_trainer(
+            *(run.net, run.recipe, run.dataset, run.seed, run.spec.precision, setting.device, engine),
+            recompute=way.recompute,
+            processes=self._processes,
+            between_batches=self._limits.raise_if_signalled,
+            announce=self._warn,
         )
 
     # Step and log

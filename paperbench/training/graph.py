@@ -23,7 +23,7 @@ from paperbench.errors import EngineError, PaperbenchError, summarize_error
 from paperbench.specs.recipe import Recipe
 from paperbench.training.engine import EagerEngine, Parts
 from paperbench.training.memory import is_out_of_memory
-from paperbench.training.step import in_turn
+from paperbench.training.step import TrainingStep, in_turn
 from paperbench.training.working_copy import WorkingCopy
 
 Result = TypeVar("Result")
@@ -164,7 +164,7 @@ class GraphEngine:
         self._capture = parts.capture(parts.feed.device)
         first = WorkingCopy(parts.model, bf16_weights=parts.precision == "bf16")
         workings = [first, *(first.twin() for _ in range(1, groups_at_once(parts.recipe, parts.processes.share)))]
-        self._step = parts.new_step(workings, run=self._capture.side_by_side if len(workings) > 1 else in_turn)
+        self._step = TrainingStep(parts, workings, self._capture.side_by_side if len(workings) > 1 else in_turn)
         schedule = parts.feed.schedule(self._iterations)
         self._inputs: _Schedule | _Copies | None = None if schedule is None else _Schedule(schedule)
         self._replay: Work | None = None
