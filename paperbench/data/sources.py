@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from paperbench.data.npz import load_npz
 from paperbench.data.photos import load_photos
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.specs.yaml_file import read_yaml
-from paperbench.typed import Line, Problem, typed
+from paperbench.typed import Line, typed
 
 ENVIRONMENT_VARIABLE = "PAPERBENCH_DATA"
 DEFAULT_DIRECTORY = Path("data")
@@ -32,12 +32,6 @@ class DataDescription:
 
     name: Line
     origin: Line
-    canonical: bool = False
-
-    def problems(self) -> Iterator[Problem]:
-        if self.canonical:
-            message = "cannot be set to true; only the original files are canonical, checked by md5."
-            yield Problem(("canonical",), message)
 
 
 def data_directory(chosen: Path | None = None) -> Path:

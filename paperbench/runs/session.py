@@ -6,12 +6,13 @@ If several processes share the run, all go through the same session, and process
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from itertools import takewhile
+from typing import cast
 
 import torch
 
@@ -24,11 +25,12 @@ from paperbench.runs.lease import Lease
 from paperbench.runs.limits import Limits
 from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun
-from paperbench.runs.record import DataFacts, Divergence, Files, Record, Result, Session, Status
+from paperbench.runs.record import DataFacts, Divergence, Files, Measured, Record, Result, Session, Status
 from paperbench.runs.resume import Checkpoint, CheckpointFacts, change_of_rounding, load_into, newest_checkpoint
 from paperbench.runs.store import RunDirectory
 from paperbench.runs.weights import weights_bytes
 from paperbench.training.engines import REFERENCE, Way, engine_candidates, why_best
+from paperbench.training.evaluation import EvaluationMetrics
 from paperbench.training.facts import facts_of
 from paperbench.training.memory import memory_free, release_memory
 from paperbench.training.processes import ALONE, Processes, common
@@ -297,8 +299,7 @@ class RunSession:
             if self.divergence:
                 self.directory.writer.remove(self.directory.weights_file)  # of an earlier attempt
             else:
-                evaluations = self.run.recipe.evaluations.values()
-                result = Result.of(measured, evaluations, self.history[-1], self.best_test_error)
+                result = self._result(measured)
                 weights = weights_bytes(self.run, self.trainer, result)
                 weights_sha256 = sha256(weights).hexdigest()
                 self.directory.writer.write(self.directory.weights_file, weights)
@@ -306,6 +307,20 @@ class RunSession:
             self.directory.checkpoints.prune(self._newest, keep_previous=False)
 
         self._processes.lead(write)
+
+    def _result(self, measured: Sequence[EvaluationMetrics]) -> Result:
+        last, evaluations = self.history[-1], self.run.recipe.evaluations.values()
+        return Result(
+            test_error=measured[0].error,
+            test_loss=measured[0].loss,
+            moving_average_test_error=cast(float, last.test_error),  # the last iteration is always tested
+            moving_average_test_loss=last.test_loss,
+            best_test_error=cast(float, self.best_test_error),
+            evaluations=tuple(  # none for whole images
+                Measured(how, one.error, one.top5_error, one.loss)
+                for how, one in zip(evaluations, measured, strict=False)
+            ),
+        )
 
     def _sessions(self) -> tuple[Session, ...]:
         """Return the earlier sessions, and this one so far."""
