@@ -64,8 +64,9 @@ def load_dataset(key: str, directory: Path) -> ImageDataset | PhotoDataset:
             f"{directory}: cannot read: {error.strerror}. Choose another directory with `--data DIR`."
         ) from error
     if has_batches or has_file:
-        name_and_origin = _load_description(description) if description.exists() and not has_batches else ()
-        dataset = load_batches(key, batches) if has_batches else load_npz(key, file, *name_and_origin)
+        is_described = description.exists() and not has_batches
+        said = vars(read_yaml(description).parse(DataDescription)) if is_described else {}
+        dataset = load_batches(key, batches) if has_batches else load_npz(key, file, **said)
         dataset.require_all_classes()
         return dataset
     if is_inner:
@@ -105,8 +106,3 @@ def load_index(directory: Path) -> Index:
         f"{images}{option}`{', where DIR holds the images' * (images == 'DIR')}, or name another data directory with "
         f"`--data DIR` or the environment variable {ENVIRONMENT_VARIABLE}."
     )
-
-
-def _load_description(file: Path) -> tuple[str, str]:
-    description = read_yaml(file).parse(DataDescription)
-    return description.name, description.origin
