@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import FailFast, Field
@@ -16,6 +17,7 @@ from paperbench.specs.recipe import Evaluation
 from paperbench.specs.run_spec import RunSpec
 from paperbench.typed import Count, Line, Loss, Natural, Percent, Seconds, typed
 
+_MAX_SESSIONS = 100
 Status = Literal["partial", "finished", "diverged"]
 
 
@@ -155,6 +157,21 @@ def make_up(sessions: tuple[Session, ...], iteration: int) -> bool:
     return ends == sorted(ends) and ends[-1:] == [iteration]
 
 
+def merged(sessions: tuple[Session, ...]) -> tuple[Session, ...]:
+    """Return sessions as they are or, if they are many, the first ones and of the others one for each kind.
+
+    Those of a kind differ in length only. So a run that is stopped all the time can always be read.
+    """
+    if len(sessions) <= _MAX_SESSIONS:
+        return sessions
+    kinds: dict[Session, Session] = {}
+    for one in sessions[_MAX_SESSIONS // 2 :]:
+        kind = replace(one, last=0, seconds=0.0)
+        before = kinds.pop(kind, kind)  # the order is that of the last ones
+        kinds[kind] = replace(one, seconds=round(before.seconds + one.seconds, 3))
+    return (*sessions[: _MAX_SESSIONS // 2], *kinds.values())
+
+
 @typed
 class Divergence:
     """When a run's training loss was found to be not finite.
@@ -205,7 +222,7 @@ class Record(HashedJson):
         iteration: Number of iterations done.
         result: Only for finished runs.
         divergence: Only for diverged runs.
-        sessions: The first session and one for each time the run was resumed, in older records maybe fewer.
+        sessions: The first session and one for each time the run was resumed, or fewer; see `merged`.
         test_every: Number of iterations between tests.
         evaluations: How the net is tested on photographs; in the history by the first. Empty for whole images.
         facts: Of the net and its training when the run began; None in older records.

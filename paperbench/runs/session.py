@@ -25,7 +25,7 @@ from paperbench.runs.lease import Lease
 from paperbench.runs.limits import Limits
 from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun
-from paperbench.runs.record import DataFacts, Divergence, Files, Measured, Record, Result, Session, Status
+from paperbench.runs.record import DataFacts, Divergence, Files, Measured, Record, Result, Session, Status, merged
 from paperbench.runs.resume import Checkpoint, CheckpointFacts, change_of_rounding, load_into, newest_checkpoint
 from paperbench.runs.store import RunDirectory
 from paperbench.runs.weights import weights_bytes
@@ -142,7 +142,7 @@ class RunSession:
         checkpoint = processes.lead(partial(newest_checkpoint, run, self.directory, self._warn))
         if text := processes.first_text(to_json(checkpoint.facts) if checkpoint else ""):
             found = from_json(CheckpointFacts, text)
-            self._earlier, self.history = found.sessions, list(found.history)
+            self._earlier, self.history = merged(found.sessions), list(found.history)
             self.best_test_error, self.divergence = found.best_test_error, found.divergence
             self._facts = found.facts
         else:
