@@ -260,7 +260,6 @@ class Processes:
         """Check that all processes hold the same values, bit for bit."""
         if self.count == 1:
             return
-
         values = torch.stack([t.detach().reshape(-1).view(torch.uint8).sum(dtype=torch.int64) for t in tensors])
         sums = self.numbers(int.from_bytes(sha256(values.cpu().numpy().tobytes()).digest()[:7]))
         if len(set(sums)) > 1:
