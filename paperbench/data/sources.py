@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from paperbench.data.npz import load_npz
 from paperbench.data.photos import load_photos
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.specs.yaml_file import read_yaml
-from paperbench.typed import Line, typed
+from paperbench.typed import Line, Problem, typed
 
 ENVIRONMENT_VARIABLE = "PAPERBENCH_DATA"
 DEFAULT_DIRECTORY = Path("data")
@@ -32,6 +32,12 @@ class DataDescription:
 
     name: Line
     origin: Line
+    canonical: bool = False
+
+    def problems(self) -> Iterator[Problem]:
+        if self.canonical:
+            message = "cannot be set to true; only the original files are canonical, checked by md5."
+            yield Problem(("canonical",), message)
 
 
 def data_directory(chosen: Path | None = None) -> Path:
@@ -64,9 +70,8 @@ def load_dataset(key: str, directory: Path) -> ImageDataset | PhotoDataset:
             f"{directory}: cannot read: {error.strerror}. Choose another directory with `--data DIR`."
         ) from error
     if has_batches or has_file:
-        is_described = description.exists() and not has_batches
-        said = vars(read_yaml(description).parse(DataDescription)) if is_described else {}
-        dataset = load_batches(key, batches) if has_batches else load_npz(key, file, **said)
+        name_and_origin = _load_description(description) if description.exists() and not has_batches else ()
+        dataset = load_batches(key, batches) if has_batches else load_npz(key, file, *name_and_origin)
         dataset.require_all_classes()
         return dataset
     if is_inner:
@@ -106,3 +111,8 @@ def load_index(directory: Path) -> Index:
         f"{images}{option}`{', where DIR holds the images' * (images == 'DIR')}, or name another data directory with "
         f"`--data DIR` or the environment variable {ENVIRONMENT_VARIABLE}."
     )
+
+
+def _load_description(file: Path) -> tuple[str, str]:
+    description = read_yaml(file).parse(DataDescription)
+    return description.name, description.origin

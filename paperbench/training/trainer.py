@@ -59,6 +59,7 @@ class Trainer:
         model: The net as a module.
         feed: The images.
         metrics: Training loss and error since their last reset.
+        processes: Those that share the run; none in `stepping_eagerly`.
         iteration: Number of iterations done.
     """
 
@@ -85,6 +86,7 @@ class Trainer:
             )
         self.recipe, self.seed, self.precision, self.device = recipe, seed, precision, device
         self.iteration = 0
+        self._evaluations: list[Evaluation | None] = [*recipe.evaluations.values()] or [None]  # of whole images
         set_arithmetic(precision)
         # Only noise inside a net (dropout) uses torch's default generators.
         torch.manual_seed(derived_seed(seed, "noise"))
@@ -122,16 +124,11 @@ class Trainer:
         return model
 
     def _share(self, parts: Parts) -> None:
-        self._parts, self.feed.share = parts, parts.processes.share
+        self._parts, self.processes, self.feed.share = parts, parts.processes, parts.processes.share
 
     def use(self, engine: str) -> None:
         """Run the next steps with an engine. All engines change the same tensors in place."""
         self._engine = ENGINES[engine].build(self._parts)
-
-    @property
-    def processes(self) -> Processes:
-        """Those that share the run."""
-        return self._parts.processes
 
     def step(self, rate: float | None = None) -> None:
         """Run one iteration, by default with the recipe's learning rate. The first one may capture the step."""
@@ -173,11 +170,6 @@ class Trainer:
             return evaluate(self.model, batches, self.precision, self.device, self.between_batches, self.processes)
 
         return as_memory_allows(test_with, self.feed.test_batch, self.device)
-
-    @property
-    def _evaluations(self) -> list[Evaluation | None]:
-        """The recipe's evaluations, or the only test of whole images."""
-        return [*self.recipe.evaluations.values()] or [None]
 
     def finish(self) -> list[EvaluationMetrics]:
         """Test the trained net with the BN statistics that the recipe uses at test, and leave them in the net.

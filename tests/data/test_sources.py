@@ -91,7 +91,7 @@ def test_dataset_yaml_gives_name_and_origin(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name: a\norigin: b\ncanonical: true", "3: canonical: unknown key"),
+        ("name: a\norigin: b\ncanonical: true", "3: canonical: cannot be set to true; only the original files are"),
         ('name: "a\\n## b"\norigin: b', "1: name: must be one line of text"),
         ("name: a\norigni: b", r"2: origni: unknown key\. Did you mean 'origin'\?"),
     ],
