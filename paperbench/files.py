@@ -26,7 +26,8 @@ def open_regular(path: Path, limit: int) -> BufferedReader:
     Raises:
         OSError: The file does not exist, is larger than `limit` bytes, or is a directory, pipe or device.
     """
-    stream = open(path, "rb", opener=_open_without_waiting)  # noqa: SIM115  (the caller closes it)
+    further = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+    stream = open(path, "rb", opener=lambda name, flags: os.open(name, flags | further))  # noqa: SIM115  (stays open)
     try:
         status = os.fstat(stream.fileno())
         if not stat.S_ISREG(status.st_mode):
@@ -38,10 +39,6 @@ def open_regular(path: Path, limit: int) -> BufferedReader:
         stream.close()
         raise
     return stream
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
 
 
 def read_at_most(path: Path, limit: int) -> bytes:

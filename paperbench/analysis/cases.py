@@ -62,8 +62,6 @@ MEASURES: dict[Measure, Callable[[Subject, Case], Any]] = {
 }
 """What can be measured besides `Passes`, by the name of its field in `Analysis`."""
 
-DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
-
 
 @dataclass(frozen=True)
 class Case:
@@ -298,7 +296,7 @@ def subject_of(case: Case, conditions: AnalysisOptions, device: torch.device) ->
             images if spec.size is None else F.adaptive_avg_pool2d(images, spec.size),
             batch.labels[: spec.images],
             by_batch=conditions.batch_norm == "batch",
-            dtype=DTYPES[conditions.precision],
+            dtype={"fp32": torch.float32, "fp64": torch.float64}[conditions.precision],
             seed=derived_seed(case.seed, "analysis noise"),
             label_smoothing=recipe.label_smoothing or 0.0,
         )

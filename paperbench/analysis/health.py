@@ -67,10 +67,7 @@ def measure_modules(subject: Subject, probes: int = PROBES) -> tuple[dict[str, d
         found.update(zip(weights, others, strict=True))
         return product
 
-    output, kept = subject.enter(), []
-    for index, unit in enumerate(subject.forward(output)):
-        kept += [unit.x] if index % subject.spacing == 0 else []
-        output = unit.output
+    output, kept = subject.through()
     generator = torch.Generator().manual_seed(0)
     model.requires_grad_()
     with torch.enable_grad():

@@ -45,10 +45,7 @@ def split_gradient(subject: Subject, longest: int) -> list[Tensor]:
 
     Costs about `longest` passes back, half as many if it is the number of units, and the memory of as many signals.
     """
-    kept, output = [], subject.enter()
-    for index, unit in enumerate(subject.forward(output)):
-        kept += [unit.x] if index % subject.spacing == 0 else []
-        output = unit.output
+    output, kept = subject.through()
     parts = [pull(subject.loss, output)]
     for unit in subject.backward(kept):
         _pass_back(unit, parts, longest)

@@ -91,6 +91,14 @@ class Subject:
             yield unit
             x = unit.output
 
+    def through(self) -> tuple[Tensor, list[Tensor]]:
+        """Return x_L, and the inputs of units that `backward` needs."""
+        kept, output = [], self.enter()
+        for index, unit in enumerate(self.forward(output)):
+            kept += [unit.x] if index % self.spacing == 0 else []
+            output = unit.output
+        return output, kept
+
     def backward(self, kept: list[Tensor]) -> Iterator[UnitAt]:
         """Yield units at their inputs, last first.
 

@@ -49,22 +49,16 @@ class Training:
 
 
 def bench_training(name: str, batch_size: int, device: torch.device) -> Training:
-    """Return the training of a net, given its name."""
+    """Return the training of a net, given its name, by the paper's recipe with this batch size and `LEARNING_RATE`.
+
+    Batch norm uses the paper's groups if they divide the batch, else the whole batch.
+    """
     net = resolve(name)
     if FAMILIES[net.family].size != IMAGE_SIZE:
         raise PaperbenchError(
             f"{name} takes photographs, and this measures nets for {IMAGE_SIZE} pixels. Leave it out. `paperbench "
             "plan table5` measures a step on photographs."
         )
-    dataset = random_images(max(IMAGES[device.type], batch_size), net.num_classes)
-    return Training(name, net, bench_recipe(batch_size), dataset, device)
-
-
-def bench_recipe(batch_size: int) -> Recipe:
-    """Return the paper's recipe with this batch size and `LEARNING_RATE`.
-
-    Batch norm uses the paper's groups if they divide the batch, else the whole batch.
-    """
     if batch_size < 2:
         raise PaperbenchError(
             f"Batch norm needs at least 2 images per batch, not {batch_size}. Choose a larger --batch-size."
@@ -73,7 +67,8 @@ def bench_recipe(batch_size: int) -> Recipe:
     recipe = table.recipe_in(table.profiles.named("paper"))
     group = recipe.batch_norm.group if batch_size % recipe.batch_norm.group == 0 else batch_size
     settings = replace(recipe.batch_norm, group=group)
-    return replace(recipe, batch_size=batch_size, batch_norm=settings, warm_up=None, learning_rate=LEARNING_RATE)
+    recipe = replace(recipe, batch_size=batch_size, batch_norm=settings, warm_up=None, learning_rate=LEARNING_RATE)
+    return Training(name, net, recipe, random_images(max(IMAGES[device.type], batch_size), net.num_classes), device)
 
 
 @cache

@@ -37,12 +37,8 @@ def convert(source: Path, target: Path, key: str) -> ImageDataset:
     if target.exists():
         raise PaperbenchError(f"{target} already exists. Remove it or choose another name.")
     try:
-        if source.name == DIRECTORIES[key]:
-            dataset = load_batches(key, source)
-        elif (source / DIRECTORIES[key]).is_dir():
-            dataset = load_batches(key, source / DIRECTORIES[key])
-        else:
-            dataset = load_images(key, source)
+        batches = source if source.name == DIRECTORIES[key] else source / DIRECTORIES[key]
+        dataset = load_batches(key, batches) if batches.is_dir() else load_images(key, source)
         dataset.require_all_classes()
         save_npz(dataset, target)
     except OSError as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 from paperbench.catalogue import DATASETS
 from paperbench.data.cifar_batches import DIRECTORIES, MD5, read_verified
 from paperbench.errors import PaperbenchError, nearest
-from paperbench.files import TEMPORARY
+from paperbench.files import TEMPORARY, report_write_errors
 
 
 def download(key: str, directory: Path) -> Path:
@@ -29,13 +29,9 @@ def download(key: str, directory: Path) -> Path:
 
     source = CIFAR10 if key == "cifar10" else CIFAR100
     target = directory / DIRECTORIES[key]
-    try:
+    with report_write_errors(directory, "--data DIR"):
         directory.mkdir(parents=True, exist_ok=True)
         exists = target.exists()
-    except OSError as error:
-        raise PaperbenchError(
-            f"{directory}: cannot create or read: {error.strerror}. Choose another directory with `--data DIR`."
-        ) from error
     if exists:
         read_verified(key, target)
         return target

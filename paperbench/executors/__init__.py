@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -31,11 +30,6 @@ class Workers:
     count: int
     gpus_per_run: int
     imports: Mapping[str, str] = field(default_factory=same_imports)
-
-    @property
-    def command(self) -> tuple[str, ...]:
-        """The command of one process."""
-        return (sys.executable, "-m", "paperbench", *self.arguments)
 
     @property
     def processes(self) -> int:

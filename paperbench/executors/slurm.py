@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 
@@ -93,7 +94,7 @@ def script(
     imports = [f"{name}={value}" for name, value in workers.imports.items()]
     if setup:
         lines += ["", *setup, "set +e  # the lines above may have set it"]
-    lines += ["", f"{srun} {shlex.join(('env', *imports, *workers.command))}"]
+    lines += ["", f"{srun} {shlex.join(('env', *imports, sys.executable, '-m', 'paperbench', *workers.arguments))}"]
     return "\n".join(lines) + _REQUEUE
 
 

@@ -81,10 +81,6 @@ class Checkpoints:
         for file in others:
             self._writer.remove(file.path)
 
-    def set_aside(self, file: CheckpointFile) -> Path:
-        """Rename a damaged checkpoint so that it is no longer used; return its new path."""
-        return self._writer.set_aside(file.path)
-
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]

@@ -27,9 +27,8 @@ from paperbench.models import ResidualNet
 from paperbench.processors import processors
 from paperbench.runs.named import Images, find_run, images_of, read_net, resolve_net
 from paperbench.runs.planning import net_and_recipe
-from paperbench.runs.record import Record
 from paperbench.runs.rerun import evaluate_saved_net, testing_precision
-from paperbench.runs.store import RunDirectory, Store
+from paperbench.runs.store import Store
 from paperbench.specs.recipe import Evaluation, Photographs
 from paperbench.streams import watched
 from paperbench.training.device import choose_device
@@ -105,7 +104,17 @@ def prepare(
         )
     on, where = choose_device(device, warn), data_directory(data)
     if not (is_foreign or weights or Path(net).is_file()):
-        return _of_run(*find_run(net, Store(results), _HINT), dataset, where, on, precision, crop)
+        run, record = find_run(net, Store(results), _HINT)
+        if record.result is None:
+            raise PaperbenchError(f"{run.path} holds no finished run. Finish it, or name another.")
+        images = images_of(run, record, where, dataset)
+        _check_crop(images, crop)
+        own, _ = net_and_recipe(record.spec, record.evaluations)
+        evaluations = (crop,) if crop else record.evaluations
+        chosen = choose_precision(precision or testing_precision(record.spec.precision, on), on)
+        again = partial(evaluate_saved_net, record, run.weights_file, images, on, chosen, evaluations)
+        name = f"{record.net}, run {record.run}"
+        return Candidate(name, "as in the run's own tests", own, images, on, chosen, evaluations or (None,), again)
     chosen = choose_precision(precision, on)
     if is_foreign:
         images = load_dataset(dataset or "imagenet", where)
@@ -125,28 +134,6 @@ def _check_crop(images: Images, crop: Evaluation | None, *, has_crop: bool = Tru
     if bool(crop) if isinstance(images, ImageDataset) else not (crop or has_crop):
         needed = "whole. Omit" if crop else "on a crop. Add"
         raise PaperbenchError(f"The images of {images.name} are tested {needed} --crop and --scale.")
-
-
-def _of_run(
-    run: RunDirectory,
-    record: Record,
-    dataset: str | None,
-    where: Path,
-    device: torch.device,
-    precision: str | None,
-    crop: Evaluation | None,
-) -> Candidate:
-    """Return the net of a run, which is tested as after training."""
-    if record.result is None:
-        raise PaperbenchError(f"{run.path} holds no finished run. Finish it, or name another.")
-    images = images_of(run, record, where, dataset)
-    _check_crop(images, crop)
-    net, _ = net_and_recipe(record.spec, record.evaluations)
-    evaluations = (crop,) if crop else record.evaluations
-    chosen = choose_precision(precision or testing_precision(record.spec.precision, device), device)
-    test = partial(evaluate_saved_net, record, run.weights_file, images, device, chosen, evaluations)
-    name = f"{record.net}, run {record.run}"
-    return Candidate(name, "as in the run's own tests", net, images, device, chosen, evaluations or (None,), test)
 
 
 def _ours(

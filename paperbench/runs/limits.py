@@ -55,11 +55,7 @@ class Limits:
         return math.inf if self.max_seconds is None else self._started + self.max_seconds - self.clock()
 
     def raise_if_signalled(self) -> None:
-        """Abort a long computation if a signal arrived.
-
-        Raises:
-            Interrupted: A signal arrived.
-        """
+        """Raise `Interrupted` if a signal arrived, to abort a long computation."""
         if self.signal is not None:
             raise Interrupted
 

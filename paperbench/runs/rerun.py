@@ -294,9 +294,9 @@ def _retrain(trainer: Trainer, lines: Sequence[HistoryLine], images: int) -> Ite
     for line in lines:
         while trainer.iteration < line.iteration:
             trainer.step()
-        window = trainer.training_metrics()
+        window = trainer.metrics.compute()
         tested = trainer.test() if line.iteration == last_test else None
-        trainer.reset_training_metrics()
+        trainer.metrics.reset()
         again = history_line(trainer.recipe, images, line.iteration, window, tested, line.seconds)
         yield again if tested else replace(again, test_loss=line.test_loss, test_error=line.test_error)
 

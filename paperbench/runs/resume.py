@@ -151,7 +151,7 @@ def newest_checkpoint(run: PlannedRun, directory: RunDirectory, warn: Callable[[
         try:
             checkpoint = Checkpoint.load(file, run.id, run.recipe, run.dataset.num_train)
         except DamagedCheckpointError as error:
-            aside = checkpoints.set_aside(file)
+            aside = directory.writer.set_aside(file.path)
             warn(f"{error.where} {error.what}. It is kept as {aside.name}.")
             continue
         _check_versions(file, checkpoint.facts.sessions)

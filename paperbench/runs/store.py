@@ -71,25 +71,25 @@ class RunDirectory:
     """
 
     def __init__(self, path: Path, writer: Writer = UNGUARDED) -> None:
-        self.path, self._writer = path, writer
+        self.path, self.writer = path, writer
         self._history: BinaryIO | None = None
         self.record_file = path / "record.json"
         self.history_file = path / "history.jsonl"
         self.weights_file = path / "model.safetensors"
         self.failure_file = path / "failure.json"
-        self.checkpoints = Checkpoints(path, self._writer)
+        self.checkpoints = Checkpoints(path, self.writer)
 
     def clear_leftovers(self) -> None:
         """Delete incomplete files and failure.json of earlier processes; only the holder of the lease may do so."""
         for leftover in list_directory(self.path):
             if is_leftover(leftover) or leftover == self.failure_file:
-                self._writer.remove(leftover)
+                self.writer.remove(leftover)
 
     def write_failure(self, error: RunError, spec: RunSpec) -> None:
         """Write why the run failed; PaperbenchError if the file cannot be written."""
         text = without_paths(str(error).replace(f"{self.path}/", "").replace(str(self.path), self.path.name))
         failure = Failure(1, printable(text), spec.data, spec.precision)
-        self._writer.write(self.failure_file, to_json(failure).encode())
+        self.writer.write(self.failure_file, to_json(failure).encode())
 
     def read_failure(self) -> Failure | None:
         """Return why the run failed last; None if it has not, has been resumed since, or the file is damaged."""
@@ -103,26 +103,15 @@ class RunDirectory:
         return Record.read(self.record_file)
 
     def write_record(self, record: Record) -> None:
-        self._writer.write(self.record_file, record.to_json().encode())
+        self.writer.write(self.record_file, record.to_json().encode())
         if mark := os.environ.get("PAPERBENCH_SAVED"):  # of the script of a Slurm job, which counts starts without one
             with suppress(OSError):
                 Path(mark).touch()
 
-    def set_record_aside(self) -> Path:
-        """Rename a damaged record; return its new path."""
-        return self._writer.set_aside(self.record_file)
-
-    def write_weights(self, data: bytes) -> None:
-        self._writer.write(self.weights_file, data)
-
-    def remove_weights(self) -> None:
-        """Delete the trained net if an earlier attempt at the run left one."""
-        self._writer.remove(self.weights_file)
-
     def write_history(self, lines: Sequence[HistoryLine]) -> None:
         """Replace the history by these lines, and sync it to disk."""
         self.close()
-        self._history = self._writer.write_open(self.history_file, history_bytes(lines))
+        self._history = self.writer.write_open(self.history_file, history_bytes(lines))
 
     def append_history(self, line: HistoryLine) -> None:
         """Append a line to what `write_history` wrote. It can be read at once, but is synced only by the next save."""
@@ -163,7 +152,7 @@ class RunDirectory:
         refuse_links(aside)
         with report_write_errors(target):
             aside.mkdir(parents=True, exist_ok=True)
-            return self._writer.rename(self.path, target)
+            return self.writer.rename(self.path, target)
 
     def history(self) -> list[HistoryLine]:
         """Return all lines, except an incomplete last one that a killed process left."""

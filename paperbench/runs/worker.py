@@ -193,7 +193,13 @@ class Worker:
         record = _usable_record(run, self._store, self._incompatible)
         if record is None or not is_done(record, run, self._limits):
             return False
-        self._observer.skipped(run, _why_done(record))
+        why = f"{record.status} at iteration {record.iteration:,} already"
+        if record.status != "partial" and record.numerics != (NUMERICS_VERSION,):
+            versions = " and ".join(map(str, record.numerics))
+            why += (
+                f", by numerics version {versions} (this is {NUMERICS_VERSION}; `--incompatible restart` restarts it)"
+            )
+        self._observer.skipped(run, why)
         return True
 
     def _wait_for_any(self, busy: list[PlannedRun], leases: dict[str, Lease]) -> str | None:
@@ -391,18 +397,10 @@ class Worker:
         except RecordError as error:
             if not directory.checkpoints.newest_first():
                 raise
-            aside = directory.set_record_aside()
+            aside = directory.writer.set_aside(directory.record_file)
             reason = str(error).split(". ")[0]
             self._observer.warned(run, f"{reason}. It is kept as {aside.name} and rewritten from the checkpoint.")
             return None
-
-
-def _why_done(record: Record) -> str:
-    why = f"{record.status} at iteration {record.iteration:,} already"
-    if record.status != "partial" and record.numerics != (NUMERICS_VERSION,):
-        versions = " and ".join(map(str, record.numerics))
-        why += f", by numerics version {versions} (this is {NUMERICS_VERSION}; `--incompatible restart` restarts it)"
-    return why
 
 
 def _changes(before: Way, way: Way) -> str:

@@ -6,9 +6,9 @@ that another one started. `training.engines` lists the engines.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import nn
@@ -57,17 +57,12 @@ class Parts:
         before = self.recipe.images_before
         return before(iteration + 1, self.images) - before(iteration, self.images)
 
-    def new_step(self, workings: Sequence[DirectModel], **how: Any) -> TrainingStep:
-        """Return the computation of a step on the net or on copies of it; see `TrainingStep` for the arguments."""
-        own = self.optimiser, self.metrics, self.recipe, self.feed, self.precision, self.processes
-        return TrainingStep(workings, *own, **how)
-
 
 class EagerEngine:
     """Runs a step one operation after another, on CPUs and GPUs. The reference for the others."""
 
     def __init__(self, parts: Parts) -> None:
-        self._parts, self._step = parts, parts.new_step([DirectModel(parts.model)])
+        self._parts, self._step = parts, TrainingStep(parts, [DirectModel(parts.model)])
 
     def step(self, iteration: int) -> None:
         parts = self._parts

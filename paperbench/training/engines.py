@@ -46,7 +46,7 @@ class EngineKind(NamedTuple):
 
 ENGINES: dict[str, EngineKind] = {
     "eager": EngineKind(EagerEngine, lambda _: None, lambda *_: 1),
-    "graph": EngineKind(graph.build, graph.why_not, graph.groups_at_once),
+    "graph": EngineKind(graph.GraphEngine, graph.why_not, graph.groups_at_once),
 }
 """All engines, the slowest first."""
 

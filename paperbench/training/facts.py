@@ -42,6 +42,7 @@ from paperbench.training.batch_norm import keep_averages_apart
 from paperbench.training.evaluation import reestimate_batch_norm
 from paperbench.training.memory import is_out_of_memory
 from paperbench.training.optimiser import MomentumSGD
+from paperbench.training.step import TrainingStep
 from paperbench.training.trainer import Trainer
 from paperbench.training.working_copy import DirectModel
 
@@ -317,7 +318,7 @@ class _Rehearsal(Trainer):
         kept: list[Tensor] = []
         feed: Any = SimpleNamespace(device=_CPU, make=lambda batch: Batch(*batch))
         optimiser: Any = SimpleNamespace(dtype=torch.float64, step=kept.extend)
-        step = replace(self._parts, feed=feed, optimiser=optimiser).new_step([DirectModel(self.model)])
+        step = TrainingStep(replace(self._parts, feed=feed, optimiser=optimiser), [DirectModel(self.model)])
         step.compute((images, labels), len(images))
         step.update()
         return kept

@@ -21,9 +21,9 @@ from paperbench.data.loader import Choices
 from paperbench.data.share import Share
 from paperbench.errors import EngineError, PaperbenchError, summarize_error
 from paperbench.specs.recipe import Recipe
-from paperbench.training.engine import EagerEngine, Engine, Parts
+from paperbench.training.engine import EagerEngine, Parts
 from paperbench.training.memory import is_out_of_memory
-from paperbench.training.step import in_turn
+from paperbench.training.step import TrainingStep, in_turn
 from paperbench.training.working_copy import WorkingCopy
 
 Result = TypeVar("Result")
@@ -150,36 +150,21 @@ def groups_at_once(recipe: Recipe, share: Share) -> int:
     return 1 if recipe.photographs else len(share.group_sizes(recipe, recipe.batch_size))
 
 
-def build(parts: Parts) -> Engine:
-    """Return the engine for a training. A batch that ends an epoch early is left to the eager engine."""
-    graph = GraphEngine(parts)
-    return graph if parts.recipe.epoch_end is None else ShortBatchEngine(graph, parts)
-
-
-class ShortBatchEngine:
-    """Leaves whole batches to one engine, and shorter ones, for which that was not made, to eager."""
-
-    def __init__(self, engine: Engine, parts: Parts) -> None:
-        self._engine, self._eager, self._parts = engine, EagerEngine(parts), parts
-
-    def step(self, iteration: int) -> None:
-        is_whole = self._parts.batch_size(iteration) == self._parts.recipe.batch_size
-        (self._engine if is_whole else self._eager).step(iteration)
-
-
 class GraphEngine:
     """Replays a captured step. The first call captures it, which takes as long as a few eager steps.
 
-    If several processes share the run, the update is not captured, because all must agree before.
+    A batch that ends an epoch early, for which the captured step was not made, is left to the eager engine. If several
+    processes share the run, the update is not captured, because all must agree before.
     """
 
     def __init__(self, parts: Parts) -> None:
+        self._eager = EagerEngine(parts)
         self._parts, self._processes = parts, parts.processes
         self._iterations, self._feed = parts.recipe.iterations, parts.feed
         self._capture = parts.capture(parts.feed.device)
         first = WorkingCopy(parts.model, bf16_weights=parts.precision == "bf16")
         workings = [first, *(first.twin() for _ in range(1, groups_at_once(parts.recipe, parts.processes.share)))]
-        self._step = parts.new_step(workings, run=self._capture.side_by_side if len(workings) > 1 else in_turn)
+        self._step = TrainingStep(parts, workings, self._capture.side_by_side if len(workings) > 1 else in_turn)
         schedule = parts.feed.schedule(self._iterations)
         self._inputs: _Schedule | _Copies | None = None if schedule is None else _Schedule(schedule)
         self._replay: Work | None = None
@@ -187,6 +172,9 @@ class GraphEngine:
     def step(self, iteration: int) -> None:
         if iteration >= self._iterations:
             raise PaperbenchError(f"Iteration {iteration} does not exist: the training has {self._iterations}.")
+        if self._parts.batch_size(iteration) < self._parts.recipe.batch_size:
+            self._eager.step(iteration)
+            return
         self._processes.agreed(lambda: self._run(iteration))
         if self._processes.count > 1:
             self._step.update()

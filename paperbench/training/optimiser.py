@@ -88,13 +88,7 @@ class MomentumSGD:
 
     @torch.no_grad()
     def resume(self, iteration: int, momentum: Sequence[Tensor]) -> None:
-        """Resume after `iteration` iterations of the recipe with the given momentum, which is copied.
-
-        Raises:
-            ValueError: The momentum does not fit the parameters.
-        """
-        if [t.shape for t in momentum] != [t.shape for t in self.momentum]:
-            raise ValueError("The momentum does not fit the parameters.")
+        """Resume after `iteration` iterations of the recipe with the given momentum, which is copied."""
         for ours, theirs in zip(self.momentum, momentum, strict=True):
             ours.copy_(theirs)
         self.rate = self._recipe.rate_at(max(iteration - 1, 0))

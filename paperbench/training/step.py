@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import cycle
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from paperbench.data.feed import Feed
 from paperbench.data.loader import Choices
-from paperbench.specs.recipe import Recipe
-from paperbench.training.metrics import MetricAccumulator
-from paperbench.training.optimiser import MomentumSGD
 from paperbench.training.precision import autocast
-from paperbench.training.processes import Processes
 from paperbench.training.tree_sum import TreeSum
 from paperbench.training.working_copy import DirectModel
+
+if TYPE_CHECKING:
+    from paperbench.training.engine import Parts
 
 GroupResult = tuple[Tensor, list[Tensor]]
 """Results of a batch-norm group: its row, see `TrainingStep._backward`, and the gradients."""
@@ -37,32 +36,22 @@ class TrainingStep:
 
     Args:
         workings: The net or a working copy of it; or one for each group, all with the same weights.
-        processes: Those that share the batch.
         run: Does the work of all groups, and returns their results in order.
     """
 
     def __init__(
         self,
+        parts: Parts,
         workings: Sequence[DirectModel],
-        optimiser: MomentumSGD,
-        metrics: MetricAccumulator,
-        recipe: Recipe,
-        feed: Feed,
-        precision: str,
-        processes: Processes,
-        *,
         run: Callable[[Iterable[Callable[[], GroupResult]]], Iterable[GroupResult]] = in_turn,
     ) -> None:
-        self._workings, self._run, self._optimiser, self._metrics = workings, run, optimiser, metrics
-        self._recipe, self._feed, self._precision, self._processes = recipe, feed, precision, processes
+        self._parts, self._workings, self._run = parts, workings, run
         self._rows: list[Tensor] = []
         self._gradients: list[Tensor] = []
-        self._device = feed.device
-        self._loss_weights = {recipe.batch_size: self._loss_weight(recipe.batch_size)}
-
-    def _loss_weight(self, images: int) -> Tensor:
-        """Return the weight of one image in the mean loss of a batch."""
-        return torch.tensor(1 / images, dtype=self._optimiser.dtype, device=self._device)
+        # Of one image in the mean loss of a batch of so many.
+        dtype, device = parts.optimiser.dtype, parts.feed.device
+        self._loss_weight = cache(lambda images: torch.tensor(1 / images, dtype=dtype, device=device))
+        self._loss_weight(parts.recipe.batch_size)  # which could not be made while the step is captured
 
     def compute(self, choices: Choices, images: int | None = None) -> None:
         """Compute the gradients of this process's images, which changes no state of the training.
@@ -73,13 +62,11 @@ class TrainingStep:
             choices: Those of this process's images.
             images: Number of images of the whole batch; by default the recipe's.
         """
-        images = images or self._recipe.batch_size
-        batch = self._feed.make(choices)
+        images = images or self._parts.recipe.batch_size
+        batch = self._parts.feed.make(choices)
         self._workings[0].refresh()
-        weight = self._loss_weights.get(images)
-        if weight is None:
-            weight = self._loss_weights[images] = self._loss_weight(images)
-        sizes = list(self._processes.share.group_sizes(self._recipe, images))
+        weight = self._loss_weight(images)
+        sizes = list(self._parts.processes.share.group_sizes(self._parts.recipe, images))
         self._rows, self._gradients, sums = [], [], TreeSum()  # frees the last batch's
         parts = zip(batch.images.split(sizes), batch.labels.split(sizes), strict=True)
         calls = [partial(self._backward, *one, weight) for one in zip(cycle(self._workings), parts)]
@@ -97,9 +84,9 @@ class TrainingStep:
         images, labels = group
         # Gradients start from None for each group and are added in one call; autograd would add them one by one.
         working.clear_gradients()
-        with autocast(self._precision, self._device):
+        with autocast(self._parts.precision, self._parts.feed.device):
             logits = working.module(images).to(weight.dtype)
-        smoothing = self._recipe.label_smoothing or 0.0
+        smoothing = self._parts.recipe.label_smoothing or 0.0
         loss = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
         loss.backward(weight)
         sums = torch.stack([loss.detach(), (logits.detach().argmax(1) != labels).sum()])
@@ -107,10 +94,10 @@ class TrainingStep:
 
     def update(self) -> None:
         """Add the gradients of all processes, and update parameters, moving averages and metrics."""
-        for row in self._processes.gathered(torch.stack(self._rows)):
+        for row in self._parts.processes.gathered(torch.stack(self._rows)):
             self._workings[0].averages.move(row[:-2])
-            self._metrics.add(row[-2], row[-1])
-        self._optimiser.step(self._processes.summed(self._gradients))
+            self._parts.metrics.add(row[-2], row[-1])
+        self._parts.optimiser.step(self._parts.processes.summed(self._gradients))
 
     def clear_gradients(self) -> None:
         """Free the gradients that the last step left behind."""

@@ -30,7 +30,7 @@ from paperbench.training.evaluation import (
     set_batch_count,
 )
 from paperbench.training.graph import CudaCapture
-from paperbench.training.metrics import MetricAccumulator, TrainingMetrics
+from paperbench.training.metrics import MetricAccumulator
 from paperbench.training.optimiser import MomentumSGD
 from paperbench.training.precision import set_arithmetic
 from paperbench.training.processes import ALONE, Processes
@@ -58,6 +58,8 @@ class Trainer:
     Attributes:
         model: The net as a module.
         feed: The images.
+        metrics: Training loss and error since their last reset.
+        processes: Those that share the run; none in `stepping_eagerly`.
         iteration: Number of iterations done.
     """
 
@@ -84,6 +86,7 @@ class Trainer:
             )
         self.recipe, self.seed, self.precision, self.device = recipe, seed, precision, device
         self.iteration = 0
+        self._evaluations: list[Evaluation | None] = [*recipe.evaluations.values()] or [None]  # of whole images
         set_arithmetic(precision)
         # Only noise inside a net (dropout) uses torch's default generators.
         torch.manual_seed(derived_seed(seed, "noise"))
@@ -93,9 +96,9 @@ class Trainer:
         self.between_batches = between_batches
         self.feed = make_feed(dataset, recipe, seed, device, between_batches, announce)
         self._optimiser = MomentumSGD(self.model.parameters(), recipe)
-        self._metrics = MetricAccumulator(device)
+        self.metrics = MetricAccumulator(device)
         processes.reserve(list(self.model.parameters()))
-        own = self.model, self._optimiser, self._metrics, recipe, self.feed
+        own = self.model, self._optimiser, self.metrics, recipe, self.feed
         self._share(Parts(*own, dataset.num_train, precision, processes, capture))
         self.use(engine)
 
@@ -121,16 +124,11 @@ class Trainer:
         return model
 
     def _share(self, parts: Parts) -> None:
-        self._parts, self.feed.share = parts, parts.processes.share
+        self._parts, self.processes, self.feed.share = parts, parts.processes, parts.processes.share
 
     def use(self, engine: str) -> None:
         """Run the next steps with an engine. All engines change the same tensors in place."""
         self._engine = ENGINES[engine].build(self._parts)
-
-    @property
-    def processes(self) -> Processes:
-        """Those that share the run."""
-        return self._parts.processes
 
     def step(self, rate: float | None = None) -> None:
         """Run one iteration, by default with the recipe's learning rate. The first one may capture the step."""
@@ -140,7 +138,7 @@ class Trainer:
             self.processes.agreed(lambda: self.feed.choices(self.iteration))
         self._optimiser.set_rate(rate)
         self._engine.step(self.iteration)
-        self._metrics.count(self._parts.batch_size(self.iteration))
+        self.metrics.count(self._parts.batch_size(self.iteration))
         self.iteration += 1
 
     @contextmanager
@@ -158,14 +156,6 @@ class Trainer:
             self._share(parts)
             self._engine = engine
 
-    def training_metrics(self) -> TrainingMetrics:
-        """Return training loss and error since the last reset. Waits for the device."""
-        return self._metrics.compute()
-
-    def reset_training_metrics(self) -> None:
-        """Start a new mean of training loss and error."""
-        self._metrics.reset()
-
     def test(self, evaluation: Evaluation | None = None) -> EvaluationMetrics:
         """Return test loss and error with the net's current BN statistics: moving averages until `finish`.
 
@@ -180,11 +170,6 @@ class Trainer:
             return evaluate(self.model, batches, self.precision, self.device, self.between_batches, self.processes)
 
         return as_memory_allows(test_with, self.feed.test_batch, self.device)
-
-    @property
-    def _evaluations(self) -> list[Evaluation | None]:
-        """The recipe's evaluations, or the only test of whole images."""
-        return [*self.recipe.evaluations.values()] or [None]
 
     def finish(self) -> list[EvaluationMetrics]:
         """Test the trained net with the BN statistics that the recipe uses at test, and leave them in the net.
@@ -215,7 +200,7 @@ class Trainer:
         parts: dict[str, dict[str, Tensor]] = {
             "model": self.model.state_dict(),
             "momentum": {str(index): tensor for index, tensor in enumerate(self._optimiser.momentum)},
-            "window": self._metrics.state_dict(),
+            "window": self.metrics.state_dict(),
             "noise": noise,
         }
         state = {f"{part}.{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
@@ -240,7 +225,7 @@ class Trainer:
         self.iteration = int(state["iteration"])
         self.model.load_state_dict(parts["model"])
         self._optimiser.resume(self.iteration, [parts["momentum"][str(i)] for i in range(len(parts["momentum"]))])
-        self._metrics.load_state_dict(parts["window"])
+        self.metrics.load_state_dict(parts["window"])
         torch.set_rng_state(parts["noise"]["cpu"])
         if self.device.type == "cuda" and "cuda" in parts["noise"]:
             torch.cuda.set_rng_state(parts["noise"]["cuda"], self.device)
@@ -250,7 +235,7 @@ class Trainer:
         self.iteration, *_ = self.processes.numbers(self.iteration)
         self.processes.broadcast(self._state_tensors())
         self._optimiser.resume(self.iteration, self._optimiser.momentum)
-        self._metrics.take_over(self.processes)
+        self.metrics.take_over(self.processes)
 
     def _state_tensors(self) -> list[Tensor]:
         """Return the parameters, BN's moving averages and the momentum, which all processes share."""

@@ -32,9 +32,6 @@ class StubTrainer:
         self.window: list[float] = []
         self.processes, self.between_batches = ALONE, lambda: None
 
-    def reset_training_metrics(self) -> None:
-        self.window = []
-
     def step(self, _: float | None = None) -> None:
         if self.iteration == self.lasts:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
@@ -46,7 +43,14 @@ class StubTrainer:
     def close(self) -> None:
         pass
 
-    def training_metrics(self) -> TrainingMetrics:
+    @property
+    def metrics(self) -> StubTrainer:
+        return self
+
+    def reset(self) -> None:
+        self.window = []
+
+    def compute(self) -> TrainingMetrics:
         return TrainingMetrics(sum(self.window) / len(self.window), 0.0)
 
 

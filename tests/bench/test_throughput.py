@@ -11,7 +11,7 @@ import torch
 
 from paperbench.bench import throughput, timing
 from paperbench.bench.figures import NetFigures, Variant, VariantFigures
-from paperbench.bench.setup import Training, bench_recipe, bench_training, machine_facts
+from paperbench.bench.setup import Training, bench_training, machine_facts
 from paperbench.bench.throughput import TrainerLoop, VariantRunner, bench_variants, measure_net
 from paperbench.bench.timing import Rounds, Way
 from paperbench.runs.environment import environment_facts
@@ -257,7 +257,7 @@ def test_plain_loops_cover_the_shipped_and_every_measured_precision(monkeypatch:
 
 @pytest.mark.parametrize(("batch_size", "group"), [(256, 64), (32, 32), (100, 100)])
 def test_batch_norm_uses_the_papers_groups_if_they_divide_the_batch(batch_size: int, group: int) -> None:
-    recipe = bench_recipe(batch_size)
+    recipe = bench_training("preact_resnet20", batch_size, CPU).recipe
     assert (recipe.batch_size, recipe.batch_norm.group) == (batch_size, group)
 
 

@@ -42,7 +42,7 @@ def forge(directory: RunDirectory, record: Record, result: Result) -> None:
     """Write another result to record and weights."""
     tensors, metadata = read_tensor_file(directory.weights_file.read_bytes())
     metadata.update(recorded_metadata(record.spec, record.seed, result))
-    directory.write_weights(tensor_file_bytes(tensors, metadata))
+    directory.writer.write(directory.weights_file, tensor_file_bytes(tensors, metadata))
     digest = sha256(directory.weights_file.read_bytes()).hexdigest()
     directory.write_record(replace(record, result=result, files=replace(record.files, weights_sha256=digest)))
 
@@ -88,7 +88,7 @@ def test_weights_of_another_net_are_a_problem(run: Run, trained: Path) -> None:
     directory = Store(trained).directory(record.run)
     tensors, metadata = read_tensor_file(directory.weights_file.read_bytes())
     del tensors["fc.bias"]
-    directory.write_weights(tensor_file_bytes(tensors, metadata))
+    directory.writer.write(directory.weights_file, tensor_file_bytes(tensors, metadata))
     digest = sha256(directory.weights_file.read_bytes()).hexdigest()
     directory.write_record(replace(record, files=replace(record.files, weights_sha256=digest)))
     code, out, _ = run("verify", trained, "--rerun", 1, "--device", "cpu")

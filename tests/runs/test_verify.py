@@ -147,7 +147,7 @@ def forge(directory: RunDirectory, edit: Callable[[dict[str, torch.Tensor]], obj
     tensors, metadata = read_tensor_file(directory.weights_file.read_bytes())
     edit(tensors)
     metadata.update(recorded_metadata(record.spec, record.seed, forged.result))
-    directory.write_weights(tensor_file_bytes(tensors, metadata))
+    directory.writer.write(directory.weights_file, tensor_file_bytes(tensors, metadata))
     directory.write_record(forged)
     edit_files(directory, weights_sha256=sha256(directory.weights_file.read_bytes()).hexdigest())
 
@@ -190,7 +190,7 @@ def no_record(run: RunDirectory) -> None:
 
 FINISHED: dict[str, Damage] = {
     "temporary file left": lambda run: (run.path / "record.json.1-0123abcd.tmp").touch(),
-    "checkpoint set aside": lambda run: run.checkpoints.set_aside(run.checkpoints.newest_first()[0]),
+    "checkpoint set aside": lambda run: run.writer.set_aside(run.checkpoints.newest_first()[0].path),
     "history deleted": lambda run: run.history_file.unlink(),
     "history with another rate": edit_line(0, lr=0.2),
     "history beyond the record": edit_line(3, iteration=21),
@@ -255,7 +255,7 @@ PAUSED: dict[str, Damage] = {
 }
 DIVERGED: dict[str, Damage] = {
     "nothing": lambda run: None,
-    "weights from elsewhere": lambda run: run.write_weights(b""),
+    "weights from elsewhere": lambda run: run.writer.write(run.weights_file, b""),
 }
 
 

@@ -135,7 +135,7 @@ def test_diverged_run_deletes_earlier_weights(run: PlannedRun, tmp_path: Path) -
     late: dict[str, Any] = {"learning_rate": 1e30, "warm_up": WarmUp(0.01, 19), "drops": Drops((), 0.1)}
     broken = plan_run(dataclasses.replace(run.recipe, **late), run.dataset)
     directory = Store(tmp_path).directory(broken.id, lambda: None)
-    directory.write_weights(b"of an earlier attempt")
+    directory.writer.write(directory.weights_file, b"of an earlier attempt")
     _, log = train(broken, tmp_path)
     assert log.record.status == "diverged"
     assert not directory.weights_file.exists()

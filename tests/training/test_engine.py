@@ -90,7 +90,7 @@ def test_training_metrics_are_means_since_the_reset(recipe: Recipe, small_datase
         trainer.step()
         if iteration == 2:
             first = take_metrics(trainer)
-    second = trainer.training_metrics()
+    second = trainer.metrics.compute()
     assert first.loss == pytest.approx(sum(losses[:6]) / 6, rel=1e-5)
     assert first.error == pytest.approx(100 * sum(wrong[:6]) / 48)
     assert second.loss == pytest.approx(sum(losses[6:]) / 2, rel=1e-5)

@@ -77,7 +77,7 @@ def test_step_stays_on_the_gpu(runs: Runs, net: str, engine: str, precision: str
 def test_tests_read_each_value_once_and_states_can_be_loaded(runs: Runs, engine: str, precision: str) -> None:
     with fake_gpu() as gpu:
         trainer = advance(gpu.on(replace(runs, precision=precision)).new(engine), 2)
-        for evaluate, values in ((trainer.test, 4), (trainer.training_metrics, 2), (trainer.finish, 4)):
+        for evaluate, values in ((trainer.test, 4), (trainer.metrics.compute, 2), (trainer.finish, 4)):
             gpu.reads = 0
             evaluate()
             assert gpu.reads == values, "not once per batch"

@@ -49,7 +49,7 @@ def train(
     while trainer.iteration < last:
         trainer.step()
     trained = tensor_file_bytes(trainer.state_dict(), {})
-    results = [trainer.training_metrics(), trainer.test(), *trainer.finish()]
+    results = [trainer.metrics.compute(), trainer.test(), *trainer.finish()]
     finished = tensor_file_bytes(trainer.state_dict(), {})
     processes.end()
     return trained, finished, results

@@ -147,7 +147,7 @@ def test_testing_between_replays_changes_nothing(noisy: Runs) -> None:
         torch.manual_seed(iteration)
         trainer.step()
         assert trainer.test() == eager.test()
-        assert trainer.training_metrics() == eager.training_metrics()
+        assert trainer.metrics.compute() == eager.metrics.compute()
     assert differences(state_of(trainer), state_of(eager)) == []
 
 
@@ -396,7 +396,7 @@ def test_replayed_tensors_are_never_replaced(recipe: Recipe, tiny_dataset: Image
     assert moved() == []
     trainer.finish()
     assert moved() == []
-    trainer.reset_training_metrics()
+    trainer.metrics.reset()
     trainer.load_state_dict(state)
     assert moved() == []
     with trainer.stepping_eagerly():

@@ -66,7 +66,7 @@ def test_first_steps_are_compared_and_leave_no_trace(runs: Runs) -> None:
     assert engine_error(trainer) is None
     assert differences(state_of(trainer), before) == []
     trainer.step()
-    loss = trainer.training_metrics().loss
+    loss = trainer.metrics.compute().loss
     assert loss == pytest.approx(float(runs.eager_states()[1]["window.loss"]) / 10, rel=1e-4)
 
 
@@ -101,11 +101,11 @@ def test_metrics_count_short_batches(runs: Runs) -> None:
     watch(trainer, seen)
     for stop, images in ((3, 30), (6, 28)):
         seen.clear()
-        metrics = advance(trainer, stop).training_metrics()
+        metrics = advance(trainer, stop).metrics.compute()
         assert sum(count for _, count in seen) == images
         assert metrics.loss == pytest.approx(sum(loss for loss, _ in seen) / images, rel=1e-5)
         assert trainer.state_dict()["window.images"] == images
-        trainer.reset_training_metrics()
+        trainer.metrics.reset()
 
 
 def watch(trainer: Trainer, seen: list[tuple[float, int]]) -> None:

@@ -105,7 +105,7 @@ class Outcome:
 
 def to_the_end(trainer: Trainer) -> Outcome:
     advance(trainer, trainer.recipe.iterations)
-    trained, metrics = state_of(trainer), trainer.training_metrics()
+    trained, metrics = state_of(trainer), trainer.metrics.compute()
     evaluations = list(trainer.recipe.evaluations.values()) or [None]
     tests = [*(trainer.test(evaluation=one) for one in evaluations), *trainer.finish()]
     return Outcome(trained, metrics, tests, state_of(trainer))

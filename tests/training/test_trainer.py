@@ -42,7 +42,7 @@ def test_resumed_training_equals_the_uninterrupted_one(recipe: Recipe, small_dat
         part.load_state_dict(saved)
 
     assert differences(state_of(part), state_of(whole)) == []
-    assert part.training_metrics() == whole.training_metrics()
+    assert part.metrics.compute() == whole.metrics.compute()
     assert part.finish() == whole.finish()
 
 

@@ -95,8 +95,8 @@ def differences(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> lis
 
 def take_metrics(trainer: Trainer) -> TrainingMetrics:
     """The training metrics, which are then reset."""
-    metrics = trainer.training_metrics()
-    trainer.reset_training_metrics()
+    metrics = trainer.metrics.compute()
+    trainer.metrics.reset()
     return metrics
 
 

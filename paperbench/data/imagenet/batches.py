@@ -92,9 +92,9 @@ class CropSource:
         """Return the view of an image with these words, (WORDS_PER_IMAGE,), and this size."""
         raise NotImplementedError
 
-    def colours(self, words: Words) -> ColourChoices | None:
-        """Return the colours of a batch with these words, (N, WORDS_PER_IMAGE)."""
-        raise NotImplementedError
+    def colours(self, words: Words) -> ColourChoices | None:  # noqa: ARG002
+        """Return the colours of a batch with these words, (N, WORDS_PER_IMAGE); None in a test."""
+        return None
 
     def render(self, plan: BatchPlan, row: int, out: Pixels) -> None:
         """Read, decode and crop the image of a row into `out`, (crop, crop, 3). Threads may do so at once."""
@@ -176,6 +176,3 @@ class CentralCrops(CropSource):
 
     def view(self, words: Words, width: int, height: int) -> View:  # noqa: ARG002  (the same for all)
         return central_view(self.settings.interpolation, self.crop, self.scale, width, height)
-
-    def colours(self, words: Words) -> None:  # noqa: ARG002
-        return None
