@@ -100,7 +100,8 @@ def estimate(
     speeds: list[tuple[str, int, float]] = []  # the family, multiply-adds and images per second of nets
     facts: list[str] = []
     for name, rate in (rates or {}).items():
-        if (net := resolve(name)).family not in families:
+        net = next((run.net for run, _ in to_do if run.net.family == name), None) or resolve(name)
+        if net.family not in families:
             raise PaperbenchError(f"No run trains a net of the kind of {name}. Omit its rate, or choose other cells.")
         speeds.append((net.family, macs(net), rate))
         facts.append(f"{rate:g} images a second of {name} (as stated)")

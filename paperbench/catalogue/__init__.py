@@ -11,7 +11,7 @@ from typing import Any
 from paperbench.catalogue.datasets import DATASETS
 from paperbench.catalogue.families import FAMILIES
 from paperbench.catalogue.nets import ARGUMENTS, NETS, Net, checked, resolve, tags
-from paperbench.catalogue.own import AnyNet, OwnNet, find_file, is_function, know_function, own_net
+from paperbench.catalogue.own import AnyNet, OwnNet, find_file, is_function, own_net
 from paperbench.catalogue.placements import COMPONENTS, PLACEMENTS, Component, Placement
 from paperbench.catalogue.shortcuts import POOL, SHORTCUTS, Convolution, Shortcut
 
@@ -38,7 +38,6 @@ __all__ = [
     "checked",
     "find_file",
     "is_function",
-    "know_function",
     "own_net",
     "resolve",
     "tags",

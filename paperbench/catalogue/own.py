@@ -7,6 +7,7 @@ Digests and comparison need the function's name, its arguments and the text of i
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import sys
 from collections.abc import Mapping
@@ -21,8 +22,8 @@ from paperbench.typed import dump_set_fields, typed
 
 _FUNCTION = re.compile(r"(?P<file>[^:\\]+\.py|[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<name>[^\W\d]\w*)")
 
-_files: dict[tuple[str, str], Path] = {}
-"""The files of the functions that tables of this process name, by function and code. No others are run."""
+_files: dict[tuple[str, str, str], Path] = {}
+"""The files of the functions that tables of this process call, by function, code and arguments. No others are run."""
 
 
 @typed
@@ -64,16 +65,20 @@ class OwnNet:
 
     @property
     def is_at_hand(self) -> bool:
-        """Whether a table that this process has read names its function, with this code."""
-        return (self.function, self.code) in _files
+        """Whether a table that this process has read calls its function, with this code and these arguments."""
+        return self._key in _files
+
+    @property
+    def _key(self) -> tuple[str, str, str]:
+        return self.function, self.code, json.dumps(self.arguments, sort_keys=True)
 
     @property
     def file(self) -> Path:
-        """The file of its function. Records name functions, too, but only those that a table names are run."""
+        """The file of its function. Records call functions, too, but only what a table calls is run."""
         if self.is_at_hand:
-            return _files[self.function, self.code]
+            return _files[self._key]
         raise PaperbenchError(
-            f"{self.function} is code of a user's table, and no table here names it as it was. Name the directory of "
+            f"{self.function} is code of a user's table, and no table here calls it as it was. Name the directory of "
             "that table with --tables."
         )
 
@@ -87,20 +92,15 @@ def is_function(name: str) -> bool:
 
 
 def own_net(function: str, arguments: Mapping[str, Any], num_classes: int, size: int, root: Path) -> OwnNet:
-    """Return the net that a function makes.
+    """Return the net that a function makes, and let this process run the function.
 
     Args:
         root: Directory from which the function's file is named.
     """
-    return OwnNet(function, know_function(function, root), dict(arguments), num_classes, size)
-
-
-def know_function(function: str, root: Path) -> str:
-    """Let this process run a function that a table under `root` names; return the sha256 of its file's text."""
     file = find_file(function, root)
-    code = code_of(file)
-    _files[function, code] = file.resolve()
-    return code
+    net = OwnNet(function, code_of(file), dict(arguments), num_classes, size)
+    _files[net._key] = file.resolve()
+    return net
 
 
 def code_of(file: Path) -> str:

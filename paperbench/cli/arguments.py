@@ -20,10 +20,11 @@ T = TypeVar("T", bound=Options)
 
 def rate(text: str) -> tuple[str, float]:
     """Parse a net and its images per second, such as preact_resnet110=2000."""
-    from paperbench.catalogue import resolve
+    from paperbench.catalogue import is_function, resolve
 
     name, _, value = text.partition("=")
-    resolve(name)
+    if not is_function(name):
+        resolve(name)
     if not 0 < number(value) < float("inf"):
         raise argparse.ArgumentTypeError(f"must be a net and its images per second, such as {name}=2000, not {text!r}")
     return name, number(value)

@@ -39,5 +39,5 @@ def execute(args: argparse.Namespace) -> int:
     table, small = (Selection(name, profile=profile, root=root) for profile in ("paper", "smoke"))
     commands = command("show", table), command("run", small), command("report", table, None, "--out=page")
     print("\n  ".join([f"Wrote {' and '.join(map(str, sources))}. Next:", *commands]))
-    print(paragraph("The second trains small nets on digits, in minutes on two cores. In DIR, leave out --tables."))
+    print(paragraph("The second trains small nets on digits, in minutes on two cores. There, leave out --tables."))
     return 0

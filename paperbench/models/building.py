@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
@@ -11,7 +12,9 @@ from types import ModuleType
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
 from torch.utils.flop_counter import FlopCounterMode
 
 from paperbench import architecture
@@ -40,17 +43,17 @@ def guarded(net: AnyNet, work: Callable[[], Any]) -> Any:
     except (Exception, SystemExit) as error:
         if isinstance(net, Net):
             raise
-        raise RunError(f"{net.function} failed ({_place(error, net)}{summarize_error(error)}). Mend it.") from error
+        raise failure(net, error) from error
 
 
-def _place(error: BaseException, net: OwnNet) -> str:
-    """Name the last line of the user's file that an error came through."""
+def failure(net: OwnNet, error: BaseException) -> RunError:
+    """Return what to say of an error in a user's code, with the last line of the file that it came through."""
     trace, line = error.__traceback__, 0
     while trace:
         if trace.tb_frame.f_code.co_filename == str(net.file):
             line = trace.tb_lineno
         trace = trace.tb_next
-    return f"line {line}, " if line else ""
+    return RunError(f"{net.function} failed ({f'line {line}, ' * bool(line)}{summarize_error(error)}). Mend it.")
 
 
 def _function(net: OwnNet) -> Callable[..., nn.Module]:
@@ -66,7 +69,7 @@ def import_function(function: str, file: Path) -> Callable[..., nn.Module]:
     own = str(file.resolve().parent if where.endswith(".py") else Path.cwd())
     if own not in sys.path:
         sys.path.append(own)  # last, so that nothing there hides a library
-    module = _module(f"own_{code_of(file)}", file) if where.endswith(".py") else import_module(where)
+    module = _module(f"{file.resolve()} {code_of(file)}", file) if where.endswith(".py") else import_module(where)
     functions = {name: one for name, one in vars(module).items() if callable(one)}
     if name not in functions:
         raise PaperbenchError(f"{where} has no function {name!r}. {nearest(name, functions)}")
@@ -87,11 +90,61 @@ def _module(name: str, file: Path) -> ModuleType:
 
 
 @cache
+def checked(net: OwnNet) -> bool:
+    """Check that a net of the user's can be trained, resumed and compared; return whether training draws noise.
+
+    Its parameters are float32 and all trained. A pass calls each BN layer once and changes no other buffer. What it
+    returns depends on nothing but parameters, buffers, images and torch's random numbers.
+    """
+
+    def require(holds: bool, what: str) -> None:
+        if not holds:
+            raise RunError(f"{net.function}: {what}")
+
+    def seeded(work: Callable[[], Any]) -> Any:
+        torch.default_generator.manual_seed(0)
+        return guarded(net, work)
+
+    images = torch.linspace(-1, 1, 4 * 3 * net.size**2).view(4, 3, net.size, net.size)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        model, again = (seeded(lambda: build(net)) for _ in range(2))
+        require(any(True for _ in model.parameters()), "the net has no parameters.")
+        for name, parameter in model.named_parameters():
+            require(not is_lazy(parameter), f"{name} is lazy. Give its size.")
+            require(parameter.dtype == torch.float32, f"{name} is {parameter.dtype}. All parameters must be float32.")
+            require(parameter.requires_grad, f"{name} is frozen. Make it a buffer.")
+        values = zip(model.state_dict().values(), again.state_dict().values(), strict=True)
+        require(all(torch.equal(*pair) for pair in values), "equal seeds of torch give other initial values.")
+        calls = Counter[str]()
+        for name, layer in model.named_modules():
+            if isinstance(layer, _BatchNorm) and layer.running_mean is not None:
+                calls[name] = 0
+                layer.register_forward_hook(lambda own, *_, name=name: calls.update([name] * own.training))
+        before = {name: one.clone() for name, one in model.named_buffers() if name.rpartition(".")[0] not in calls}
+        tested, trained = seeded(lambda: model.eval()(images)), seeded(lambda: model.train()(images))
+        draws = not torch.equal(torch.get_rng_state(), torch.default_generator.manual_seed(0).get_state())
+        expected = [len(images), net.num_classes]
+        for mode, logits in (("tests", tested), ("training", trained)):
+            found = [*logits.shape] if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
+            what = f"in {mode}, images of shape {[*images.shape]} must give logits of shape {expected}, not {found}."
+            require(found == expected, what)
+        for name, number in calls.items():
+            require(number == 1, f"{name} is called {number} times in a pass in training mode. BN must be called once.")
+        for name, one in model.named_buffers():
+            is_kept = name not in before or torch.equal(one, before[name])
+            require(is_kept, f"a pass changes the buffer {name}. Only the averages of BN may change.")
+        repeats = torch.equal(trained, seeded(lambda: model(images)))
+        require(repeats, "equal passes give other values: they depend on more than tensors and torch's random numbers.")
+    return draws
+
+
+@cache
 def layout(net: AnyNet) -> nn.Module:
     """Return a net without values, on torch's meta device."""
     if isinstance(net, Net):
         with torch.device("meta"):
             return build(net)
+    checked(net)
     with torch.random.fork_rng(devices=[]):
         return build(net).to("meta")
 
@@ -119,18 +172,20 @@ def macs(net: AnyNet, side: int | None = None) -> int:
     """Return the multiply-accumulate operations on one image; of a net of the user's, those that torch counts."""
     if isinstance(net, Net):
         return architecture.macs(net, side)
-    images = torch.empty(1, 3, side or net.size, side or net.size, device="meta")
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        guarded(net, lambda: layout(net).eval()(images))
+    checked(net)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counter:
+        guarded(net, lambda: build(net).eval()(torch.zeros(1, 3, side or net.size, side or net.size)))
     return int(max(counter.get_total_flops() // 2, 1))
 
 
 def draws_noise(net: AnyNet) -> bool:
     """Whether a forward pass in training draws random numbers."""
-    if isinstance(net, Net):
-        return net.has_dropout
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        model, images = build(net).train(), torch.zeros(2, 3, net.size, net.size)
-        before = torch.get_rng_state()
-        guarded(net, lambda: model(images))
-        return not torch.equal(before, torch.get_rng_state())
+    return net.has_dropout if isinstance(net, Net) else checked(net)
+
+
+def imported_beside(net: OwnNet) -> dict[str, str]:
+    """Return the sha256 of each file that has been imported from the directory of a net's file, by its name."""
+    own = net.file.parent
+    files = (Path(file) for one in [*sys.modules.values()] if (file := getattr(one, "__file__", None)))
+    beside = {file for file in files if file.suffix == ".py" and file.is_relative_to(own) and file.is_file()}
+    return {str(file.relative_to(own)): code_of(file) for file in sorted(beside)}

@@ -7,7 +7,9 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from types import MappingProxyType
 
+from paperbench.catalogue import OwnNet
 from paperbench.errors import Interrupted, PaperbenchError, RunError
+from paperbench.models.building import failure
 from paperbench.options import Incompatible
 from paperbench.runs.disk_space import format_bytes
 from paperbench.runs.hashed import ForeignRecordError, RecordError
@@ -282,6 +284,8 @@ class Worker:
                 raise
             except Exception as error:
                 if not is_out_of_memory(error):
+                    if isinstance(run.net, OwnNet):
+                        raise failure(run.net, error) from error
                     raise
             del self._needed[run.id]
             release_memory(self._device)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -238,8 +239,10 @@ def read_table(table: str, root: Path) -> Table:
 
 def know_functions(root: Path | None) -> None:
     """Let this process run the functions that the tables under a directory of the user's name, for runs of them."""
-    for _ in read_tables(root) if root else ():
-        pass
+    for table in read_tables(root) if root else ():
+        for profile, cell in product(table.profiles.profiles.values(), table.all_cells):
+            for setting in cell.settings:
+                cell.net_in(profile, setting)
 
 
 def load_profiles(root: Path) -> Profiles:

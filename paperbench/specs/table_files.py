@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from paperbench.catalogue import DATASETS, is_function, know_function
+from paperbench.catalogue import DATASETS, find_file, is_function
 from paperbench.errors import PaperbenchError, closest, nearest
 from paperbench.specs.cell import Cell
 from paperbench.specs.expected import WITHOUT_NUMBERS, Expected, ExpectedCell
@@ -96,12 +96,12 @@ class TableFiles:
                 raise document.error(problems)
 
     def _function_problems(self) -> Iterator[Problem]:
-        """Look for the functions that make nets; this process may run them from now on."""
+        """Look for the files of the functions that make nets."""
         for i, row in enumerate(self.experiment.rows):
             for column, nets in row.cells.items():
                 if is_function(nets.model):
                     try:
-                        know_function(nets.model, self._root)
+                        find_file(nets.model, self._root)
                     except PaperbenchError as error:
                         yield Problem(("rows", i, "cells", column), str(error))
 

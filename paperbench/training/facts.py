@@ -33,7 +33,7 @@ from paperbench.data.feed import Feed
 from paperbench.data.imagenet.index import ImageFiles, PhotoDataset
 from paperbench.data.loader import Batch
 from paperbench.errors import RunError
-from paperbench.models.building import guarded
+from paperbench.models.building import draws_noise, guarded, imported_beside, layout
 from paperbench.seeds import derived_seed
 from paperbench.specs.facts import INITIAL, Facts
 from paperbench.specs.recipe import Evaluation, Recipe, format_value
@@ -279,7 +279,7 @@ def net_facts(
     values |= {f"signal after {name}, in a test": (tested[name],) for name in ends}
     values["outputs"] = tuple(_rounded(value) for value in outputs[0].flatten()[:: -(-outputs[0].numel() // 40)])
     if is_noisy:
-        exact["noise"] = ("drawn in training, other than by torch's dropout, so the values of training are left out",)
+        exact["noise"] = ("drawn in training, other than by torch's dropout: values of training are left out",)
         return Facts(tuple(exact.items()), tuple(values.items()))
     values |= {f"signal after {name}, in training": (trained[name],) for name in ends} | sizes
     if averages := _averages(model):
@@ -414,8 +414,6 @@ def training_facts(net: AnyNet, recipe: Recipe) -> Facts:
                 labels = batch.labels.tolist()
                 exact[what] = tuple(f"{place}label {label}" for place, label in zip(places, labels, strict=True))
             side = net.size if isinstance(net, OwnNet) else 64 if recipe.photographs else _SIDE
-            if isinstance(net, OwnNet):
-                _check_logits(rehearsal.model, net)
             of_net = net_facts(rehearsal.model, side, rehearsal.gradients, rehearsal.decays())
             passed = (group[..., :side, :side].double() for group in islice(rehearsal.feed.reestimation(), 2))
             reestimate_batch_norm(rehearsal.model, passed, "fp32", _CPU)
@@ -426,19 +424,10 @@ def training_facts(net: AnyNet, recipe: Recipe) -> Facts:
                 rates.append(f"iteration {iteration}: {rate:.9g}")
                 values[f"parameters after iteration {iteration}"] = (size,)
     exact["learning rate"] = tuple(rates)
+    if isinstance(net, OwnNet) and draws_noise(net):  # so not all values tell what its file imports
+        exact["imported"] = tuple(f"{name}: {code}" for name, code in imported_beside(net).items())
     exact["recipe"] = tuple(f"{key}: {format_value(value)}" for key, value in recipe.defining_values().items())
     return Facts((*of_net.exact, *exact.items()), (*of_net.values, *values.items()))
-
-
-def _check_logits(model: nn.Module, net: OwnNet) -> None:
-    """Check that a net of the user's returns a logit for each image and class."""
-    images = _tensor((_IMAGES, 3, net.size, net.size), "images")
-    with torch.no_grad():
-        logits = model.eval()(images)
-    found = [*logits.shape] if isinstance(logits, Tensor) else type(logits).__name__
-    if found != (expected := [_IMAGES, net.num_classes]):
-        given = f"images of shape {[*images.shape]}"
-        raise RunError(f"the net of {net.function} must return logits of shape {expected} for {given}, not {found}.")
 
 
 def trained_as(net: Mapping[str, Any], recipe: Mapping[str, Any]) -> str:
@@ -455,6 +444,7 @@ def facts_of(net: AnyNet, recipe: Recipe) -> Facts:
     if training not in _known:
         try:
             with neutral():
+                layout(net)  # names what cannot be trained
                 _known[training] = guarded(net, lambda: training_facts(net, recipe))
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):

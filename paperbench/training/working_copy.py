@@ -65,7 +65,7 @@ class WorkingCopy(DirectModel):
         self._rounded: dict[int, tuple[Tensor, Tensor]] = {}
         if bf16_weights:
             for layer in net.modules():
-                if isinstance(layer, (nn.Conv2d, nn.Linear)):
+                if type(layer) in (nn.Conv2d, nn.Linear):  # others may compute with their weights
                     for own in layer.parameters():
                         memo[id(own)] = rounded = nn.Parameter(own.detach().bfloat16())
                         self._rounded[indices[id(own)]] = own, rounded
