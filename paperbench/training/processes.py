@@ -91,7 +91,9 @@ class Processes:
         limits: Shares its signal with those of the other processes.
     """
 
-    def __init__(self, launch: Launch | None = None, device: torch.device | None = None) -> None:
+    def __init__(
+        self, launch: Launch | None = None, device: torch.device | None = None, answer_seconds: float = ANSWER_SECONDS
+    ) -> None:
         self.rank, self.count = (launch.rank, launch.count) if launch else (0, 1)
         self.share = Share(self.rank, self.count)
         self.limits: _Stoppable | None = None
@@ -99,13 +101,13 @@ class Processes:
         self._silence = dict.fromkeys(range(self.count), 0.0)
         self._has_ended = threading.Event()
         if launch and device:
-            self._join(launch, device)
+            self._join(launch, device, answer_seconds)
 
-    def _join(self, launch: Launch, device: torch.device) -> None:
+    def _join(self, launch: Launch, device: torch.device, answer_seconds: float) -> None:
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         has_server = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         what = f"{launch.address}:{launch.port} is not process 0. Set MASTER_PORT to a free port"
-        deadline = threading.Timer(ANSWER_SECONDS, self._die, [what])
+        deadline = threading.Timer(answer_seconds, self._die, [what])
         deadline.daemon = True
         try:
             if launch.rank and not has_server:

@@ -30,8 +30,8 @@ def runs(request: pytest.FixtureRequest, photo_recipe: Recipe, photos: Dataset) 
 def test_graph_trains_on_the_images_of_each_iteration(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eager steps train on the short batches."""
     replayed = []
-    step = GraphEngine.step
-    monkeypatch.setattr(GraphEngine, "step", lambda self, number: replayed.append(number) or step(self, number))
+    run = GraphEngine._run
+    monkeypatch.setattr(GraphEngine, "_run", lambda self, number: replayed.append(number) or run(self, number))
     expected, trainer = runs.eager_states(), runs.new("graph")
     for iteration in range(1, runs.recipe.iterations + 1):
         trainer.step()
