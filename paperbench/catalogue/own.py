@@ -18,7 +18,10 @@ from pydantic import Field, StringConstraints
 
 from paperbench.catalogue.nets import Net
 from paperbench.errors import PaperbenchError
+from paperbench.files import read_at_most
 from paperbench.typed import dump_set_fields, typed
+
+MAX_CODE_BYTES = 10**7
 
 _FUNCTION = re.compile(r"(?P<file>[^:\\]+\.py|[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<name>[^\W\d]\w*)")
 
@@ -106,7 +109,7 @@ def own_net(function: str, arguments: Mapping[str, Any], num_classes: int, size:
 def code_of(file: Path) -> str:
     """Return the sha256 of a file's text, whatever its line ends."""
     try:
-        return hashlib.sha256(file.read_bytes().replace(b"\r\n", b"\n")).hexdigest()
+        return hashlib.sha256(read_at_most(file, MAX_CODE_BYTES).replace(b"\r\n", b"\n")).hexdigest()
     except OSError as error:
         raise PaperbenchError(f"{file} cannot be read ({error.strerror}).") from error
 

@@ -19,8 +19,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from paperbench import architecture
 from paperbench.catalogue import AnyNet, Net, OwnNet
-from paperbench.catalogue.own import code_of
+from paperbench.catalogue.own import MAX_CODE_BYTES, code_of
 from paperbench.errors import PaperbenchError, RunError, nearest, summarize_error
+from paperbench.files import read_at_most
 from paperbench.models.residual_net import ResidualNet
 
 
@@ -82,7 +83,7 @@ def _module(name: str, file: Path) -> ModuleType:
         sys.modules[name] = module = ModuleType(name)
         module.__file__ = str(file)
         try:
-            exec(compile(file.read_bytes(), file, "exec"), vars(module))  # noqa: S102  (see SECURITY.md)
+            exec(compile(read_at_most(file, MAX_CODE_BYTES), file, "exec"), vars(module))  # noqa: S102  (see SECURITY.md)
         except BaseException:
             del sys.modules[name]
             raise

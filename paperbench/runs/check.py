@@ -142,6 +142,8 @@ def _of_library(name: str, settings: Mapping[str, Any], side: int | None) -> Fac
         usual = getattr(model, "default_cfg", {})
         its = usual.get("input_size", (3, 32, 32))[-1]
         return model_facts(model, side or (its if usual.get("fixed_input_size") else min(its, _SIDE)))
+    except PaperbenchError:
+        raise
     except Exception as error:
         raise PaperbenchError(
             f"{name} cannot be checked ({summarize_error(error)}). It must return a module that classifies images; "

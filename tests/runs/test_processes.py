@@ -207,9 +207,9 @@ def in_process_1(factor: float = 1.0, code: Any = None, machine: Any = None) -> 
     """Let process 1 make other gradients, have other code, or another machine."""
 
     def change(rank: int, _: Limits) -> None:
-        weight = TrainingStep._loss_weight
+        backward = TrainingStep._backward
         if rank:
-            TrainingStep._loss_weight = lambda *known: factor * weight(*known)  # type: ignore[method-assign]
+            TrainingStep._backward = lambda *known: backward(*known[:-1], factor * known[-1])  # type: ignore[method-assign]
             changed = replace(code_facts(), **code or {}), replace(environment_facts(CPU), **machine or {})
             environment_module.code_facts = lambda: changed[0]
             environment_module.environment_facts = lambda _: changed[1]
