@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -30,6 +31,11 @@ class Workers:
     count: int
     gpus_per_run: int
     imports: Mapping[str, str] = field(default_factory=same_imports)
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The command of one process; tests have a shell in its place."""
+        return (sys.executable, "-m", "paperbench", *self.arguments)
 
     @property
     def processes(self) -> int:

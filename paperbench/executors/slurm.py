@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 
@@ -94,7 +93,7 @@ def script(
     imports = [f"{name}={value}" for name, value in workers.imports.items()]
     if setup:
         lines += ["", *setup, "set +e  # the lines above may have set it"]
-    lines += ["", f"{srun} {shlex.join(('env', *imports, sys.executable, '-m', 'paperbench', *workers.arguments))}"]
+    lines += ["", f"{srun} {shlex.join(('env', *imports, *workers.command))}"]
     return "\n".join(lines) + _REQUEUE
 
 
