@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paperbench.cli.arguments import (
@@ -81,14 +82,13 @@ def _net(args: argparse.Namespace, form: str) -> bytes:
     from paperbench.catalogue import is_function, own_net, resolve
     from paperbench.report.description import describe
     from paperbench.report.drawing import net_drawing
-    from paperbench.specs.table import find_spec_root
 
     name, settings = args.what, parse_settings(args.settings)
     known: Net | None
     if is_function(name):
         from paperbench.models.building import macs, parameters, residual
 
-        net = own_net(name, settings, 10, 32, find_spec_root(args.tables))
+        net = own_net(name, settings, 10, 32, args.tables or Path())
         known = residual(net)
     else:
         known = resolve(name, **settings)

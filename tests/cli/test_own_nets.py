@@ -15,6 +15,7 @@ from paperbench.errors import PaperbenchError
 from paperbench.specs.recipe import Recipe
 from paperbench.training.facts import facts_of
 from tests.cli.conftest import Run
+from tests.conftest import ROOT
 from tests.helpers import change_yaml, copy_of_tiny_specs, edit, paperbench_process
 
 SMOKE = ("--profile", "smoke", "--device", "cpu")
@@ -117,6 +118,14 @@ def test_code_that_a_record_names_is_not_run(
     found = paperbench_process("verify", "results", cwd=tmp_path)
     assert (found.returncode, found.stderr) == (0, "")
     assert "holds a net of nets.py:net" in found.stdout
+
+
+def test_net_of_a_function_is_drawn_or_else_counted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("plot", "own_nets.py:residual", "--tables", ROOT / "tests")[1].startswith("ResNet-8\n")
+    monkeypatch.chdir(ROOT / "tests")
+    assert "1,290 parameters" in run("plot", "own_nets.py:mixed")[1]
+    code, _, err = run("plot", "own_nets.py:mixed", "--format", "svg")
+    assert (code, "has no residual units" in err) == (2, True)
 
 
 @settings(max_examples=25)
