@@ -38,7 +38,7 @@ from paperbench.seeds import derived_seed
 from paperbench.specs.facts import INITIAL, Facts
 from paperbench.specs.recipe import Evaluation, Recipe, format_value
 from paperbench.specs.run_spec import canonical_json
-from paperbench.training.batch_norm import keep_averages_apart
+from paperbench.training.batch_norm import TrainingBatchNorm2d
 from paperbench.training.evaluation import reestimate_batch_norm
 from paperbench.training.memory import is_out_of_memory
 from paperbench.training.optimiser import MomentumSGD
@@ -310,7 +310,9 @@ class _Rehearsal(Trainer):
 
     def _initialised_model(self, net: AnyNet) -> nn.Module:
         model = super()._initialised_model(net).double()
-        keep_averages_apart(model, self.recipe.batch_norm.moving_average)  # their statistics in float64
+        for layer in model.modules():
+            if hasattr(layer, "variances"):
+                TrainingBatchNorm2d.replace(cast(Any, layer))  # its statistics in float64
         return model
 
     def gradients(self, images: Tensor, labels: Tensor) -> Sequence[Tensor]:

@@ -98,7 +98,7 @@ MISTAKES = [Mistake(*fields) for fields in (
     ("every epoch in the same order", LOADER, '"order", number', '"order", 0', SHALLOW, "images of iteration 50: was "),
     ("test images moved", LOADER, "(pixels / self._scale", "(pixels.roll(1, 2) / self._scale", SHALLOW,
      "images of the test: was "),
-    ("loss averaged over a group", STEP, "tensor(1 / images", "tensor(self._recipe.groups / images", SHALLOW,
+    ("loss averaged over a group", STEP, "tensor(1 / images", "tensor(parts.recipe.groups / images", SHALLOW,
      "gradient in stem: was "),
     ("away from the minimum", STEP, "loss.backward(weight)", "loss.backward(-weight)", SHALLOW,
      "gradient in stem: was "),
