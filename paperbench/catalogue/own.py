@@ -19,7 +19,7 @@ from pydantic import Field, StringConstraints
 from paperbench.catalogue.nets import Net
 from paperbench.errors import PaperbenchError
 from paperbench.files import read_at_most
-from paperbench.typed import dump_set_fields, typed
+from paperbench.typed import typed
 
 MAX_CODE_BYTES = 10**7
 
@@ -53,13 +53,14 @@ class OwnNet:
         return hash((self.function, self.code, self.num_classes, self.size))
 
     def canonical(self) -> dict[str, Any]:
-        """Return the fields as JSON values, for specs and digests."""
-        return dump_set_fields(self)
+        """Return the fields as JSON values, for specs and digests. An argument that is None is one, too."""
+        return {**vars(self), "arguments": dict(self.arguments)}
 
     @property
-    def depth(self) -> Any:
-        """Its argument of this name, which profiles may set."""
-        return self.arguments.get("depth")
+    def depth(self) -> int | None:
+        """Its argument of this name, which profiles may set, if it is a whole number."""
+        depth = self.arguments.get("depth")
+        return depth if isinstance(depth, int) else None
 
     @property
     def family(self) -> str:

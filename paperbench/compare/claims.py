@@ -283,7 +283,8 @@ class _Assessor:
         if upto is None:
             return group.first(n)
         first = [run for run in group.runs if run.seed < n]
-        return [run for run in first if (run.iteration or 0) >= upto or run.status == "diverged"]
+        known = [(run, run.iteration) for run in first if run.iteration is not None]
+        return [run for run, reached in known if reached >= upto or run.status == "diverged"]
 
     def _analyse(
         self, runs: Mapping[str, Sequence[RunFacts]], number: int, level: float, conditions: Conditions

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from paperbench.catalogue import AnyNet, OwnNet, find_file, own_net
 from paperbench.errors import PaperbenchError
+from paperbench.typed import from_json, to_json
 
 
 def net_of(root: Path, text: bytes, function: str = "nets.py:net") -> AnyNet:
@@ -39,6 +40,13 @@ def test_function_of_a_record_is_not_run_unless_a_table_names_it(tmp_path: Path)
         assert not other.is_at_hand
         with pytest.raises(PaperbenchError, match="--tables"):
             _ = other.file
+
+
+def test_argument_that_is_none_makes_another_net(tmp_path: Path) -> None:
+    (tmp_path / "nets.py").write_text("def net(num_classes, norm='bn'): ...")
+    one, other = (own_net("nets.py:net", arguments, 10, 32, tmp_path) for arguments in ({}, {"norm": None}))
+    assert one.canonical() != other.canonical()
+    assert from_json(OwnNet, to_json(other)) == other == OwnNet(**other.canonical())
 
 
 @given(st.one_of(st.text(), st.from_regex(r"[\w./]{0,9}(\.py)?:\w{0,9}", fullmatch=True)))
