@@ -12,7 +12,7 @@ from paperbench.catalogue import DATASETS, FAMILIES, NETS, is_function, resolve
 from paperbench.errors import PaperbenchError
 from paperbench.seeds import MAX_SEEDS
 from paperbench.specs.expected import duplicate_ids
-from paperbench.specs.run_spec import Precision
+from paperbench.specs.run_spec import Precision, canonical_json
 from paperbench.typed import Id, KeyPath, Line, Problem, one_of, typed, unknown_words
 
 
@@ -29,6 +29,11 @@ class NetReference:
                 raise PaperbenchError(f"{key} follows from the data set; remove it.")
         if not is_function(self.model):
             resolve(self.model, **self.kwargs)
+            return
+        try:
+            canonical_json(dict(self.kwargs))
+        except ValueError as error:
+            raise PaperbenchError(f"{self.model}: numbers in its arguments must be finite.") from error
 
     def __str__(self) -> str:
         listed = ", ".join(f"{key}={value!r}" for key, value in self.kwargs.items())

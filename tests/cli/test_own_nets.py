@@ -120,6 +120,13 @@ def test_code_that_a_record_names_is_not_run(
     assert "holds a net of nets.py:net" in found.stdout
 
 
+def test_argument_that_no_record_could_hold_is_refused(run: Run, specs: Path) -> None:
+    cell = {"model": "nets.py:net", "kwargs": {"rate": float("nan")}}
+    change_yaml(specs / "experiments/table2.yaml", (("rows", 3, "cells", "resnet110"), cell))
+    code, _, err = run("show", "table2", "--tables", specs)
+    assert (code, "must be finite" in err) == (2, True)
+
+
 def test_net_of_a_function_is_drawn_or_else_counted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("plot", "own_nets.py:residual", "--tables", ROOT / "tests")[1].startswith("ResNet-8\n")
     monkeypatch.chdir(ROOT / "tests")
