@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 from pydantic import FailFast, Field
 
@@ -16,6 +17,10 @@ from paperbench.specs.facts import Facts
 from paperbench.specs.recipe import Evaluation
 from paperbench.specs.run_spec import RunSpec
 from paperbench.typed import Count, Line, Loss, Natural, Percent, Seconds, typed
+
+if TYPE_CHECKING:
+    from paperbench.runs.history import HistoryLine
+    from paperbench.training.evaluation import EvaluationMetrics
 
 _MAX_SESSIONS = 100
 Status = Literal["partial", "finished", "diverged"]
@@ -77,6 +82,27 @@ class Result:
     moving_average_test_loss: Loss | None
     best_test_error: Percent
     evaluations: tuple[Measured, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        measured: Sequence[EvaluationMetrics],
+        evaluations: Iterable[Evaluation],
+        last: HistoryLine,
+        best_test_error: float | None,
+    ) -> Result:
+        """Return the result of what was measured at the end, in the order of the evaluations; none for whole images."""
+        return cls(
+            test_error=measured[0].error,
+            test_loss=measured[0].loss,
+            moving_average_test_error=cast(float, last.test_error),  # the last iteration is always tested
+            moving_average_test_loss=last.test_loss,
+            best_test_error=cast(float, best_test_error),
+            evaluations=tuple(
+                Measured(how, one.error, one.top5_error, one.loss)
+                for how, one in zip(evaluations, measured, strict=False)
+            ),
+        )
 
     def __post_init__(self) -> None:
         for first in self.evaluations[:1]:

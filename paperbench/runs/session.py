@@ -6,17 +6,15 @@ If several processes share the run, all go through the same session, and process
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from itertools import takewhile
-from typing import cast
 
 import torch
 
-from paperbench.errors import DataError, EngineError, Interrupted, RunError, summarize_error, without_paths
+from paperbench.errors import DataError, Interrupted
 from paperbench.runs.checkpoints import CheckpointFile
 from paperbench.runs.environment import Surroundings
 from paperbench.runs.hashed import SCHEMA
@@ -25,16 +23,15 @@ from paperbench.runs.lease import Lease
 from paperbench.runs.limits import Limits
 from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun
-from paperbench.runs.record import DataFacts, Divergence, Files, Measured, Record, Result, Session, Status, merged
+from paperbench.runs.record import DataFacts, Divergence, Files, Record, Result, Session, Status, merged
 from paperbench.runs.resume import Checkpoint, CheckpointFacts, change_of_rounding, load_into, newest_checkpoint
 from paperbench.runs.store import RunDirectory
 from paperbench.runs.weights import weights_bytes
-from paperbench.training.engines import REFERENCE, Way, engine_candidates, why_best
-from paperbench.training.evaluation import EvaluationMetrics
+from paperbench.training.engines import Way, engine_candidates, why_best
 from paperbench.training.facts import facts_of
-from paperbench.training.memory import memory_free, release_memory
-from paperbench.training.processes import ALONE, Processes, common
-from paperbench.training.soundness import engine_error
+from paperbench.training.memory import memory_free
+from paperbench.training.processes import ALONE, Processes
+from paperbench.training.soundness import sound_trainer
 from paperbench.training.trainer import Trainer
 from paperbench.typed import from_json, to_json
 
@@ -160,59 +157,26 @@ class RunSession:
         return self._fallback or why_best(engine, self._setting.device)
 
     def _sound_trainer(self, way: Way, engine: str) -> tuple[str, Trainer, list[str]]:
-        """Return the first engine, from that of `way` on, that can be built and makes the reference's first steps.
-
-        Returns:
-            The engine, a new trainer with it, and why faster ones are not used and how processes differ. An error of
-            the slowest engine is raised.
-        """
-        device, processes = self._setting.device, self._processes
+        """Return the engine of `way` or a slower one, a new trainer with it, and why faster ones are not used."""
+        run, device, processes = self.run, self._setting.device, self._processes
         self._surroundings = Surroundings.of(device)
         earlier = self._earlier[-1].engine if self._earlier else None
-        candidates = processes.agreed(lambda: engine_candidates(engine, device, earlier))
-        machines_differ = not self._surroundings.have_equal_machines(processes)
-        skipped = [*takewhile(lambda one: one != way.engine, candidates)]
-        problems = [f"engine {one} was not used: the memory is too short for it" for one in skipped]
-        *others, last = candidates[len(skipped) :]
-
-        def attempt(name: str) -> Trainer:
-            trainer = processes.agreed(lambda: self._new_trainer(name, way))
-            if processes.count > 1 or name != REFERENCE:
-                self._observer.checking(self.run, name, processes.count)
-                problem = engine_error(trainer)
-                if problem and name != REFERENCE:
-                    what = f"The first steps of engine {name} are not those of {REFERENCE} on this machine ({problem})"
-                    raise common(EngineError(what))
-                if problem:
-                    what = f"the first steps in {processes.count} processes are not those of one ({problem})"
-                    if not machines_differ or engine_error(trainer, is_exact=False):
-                        advice = "Use the same packages, variables and machines for all, or one process."
-                        raise common(RunError(f"{what}. {advice}"))
-                    self._warn(what)
-                    problems.append(what)
-            return trainer
-
-        for name in others:
-            try:
-                return name, attempt(name), problems
-            except (Interrupted, DataError):
-                raise
-            except Exception as error:  # the failures of captures and drivers have no common type
-                if not processes.all_have(error):
-                    raise
-                why = without_paths(error.reason) if isinstance(error, EngineError) else summarize_error(error)
-            problems.append(f"engine {name} was not used: {why}")
-            release_memory(device)  # not before the error and its frames are gone
-        return last, attempt(last), problems
-
-    def _new_trainer(self, engine: str, way: Way) -> Trainer:
-        run, setting = self.run, self._setting
-        return setting.new_trainer(
-            *(run.net, run.recipe, run.dataset, run.seed, run.spec.precision, setting.device, engine),
-            recompute=way.recompute,
-            processes=self._processes,
-            between_batches=self._limits.raise_if_signalled,
-            announce=self._warn,
+        return sound_trainer(
+            processes.agreed(lambda: engine_candidates(engine, device, earlier)),
+            way.engine,
+            partial(
+                self._setting.new_trainer,
+                *(run.net, run.recipe, run.dataset, run.seed, run.spec.precision, device),
+                recompute=way.recompute,
+                processes=processes,
+                between_batches=self._limits.raise_if_signalled,
+                announce=self._warn,
+            ),
+            device,
+            processes,
+            machines_differ=not self._surroundings.have_equal_machines(processes),
+            announce=lambda name: self._observer.checking(run, name, processes.count),
+            warn=self._warn,
         )
 
     # Step and log
@@ -299,7 +263,8 @@ class RunSession:
             if self.divergence:
                 self.directory.writer.remove(self.directory.weights_file)  # of an earlier attempt
             else:
-                result = self._result(measured)
+                evaluations = self.run.recipe.evaluations.values()
+                result = Result.of(measured, evaluations, self.history[-1], self.best_test_error)
                 weights = weights_bytes(self.run, self.trainer, result)
                 weights_sha256 = sha256(weights).hexdigest()
                 self.directory.writer.write(self.directory.weights_file, weights)
@@ -307,20 +272,6 @@ class RunSession:
             self.directory.checkpoints.prune(self._newest, keep_previous=False)
 
         self._processes.lead(write)
-
-    def _result(self, measured: Sequence[EvaluationMetrics]) -> Result:
-        last, evaluations = self.history[-1], self.run.recipe.evaluations.values()
-        return Result(
-            test_error=measured[0].error,
-            test_loss=measured[0].loss,
-            moving_average_test_error=cast(float, last.test_error),  # the last iteration is always tested
-            moving_average_test_loss=last.test_loss,
-            best_test_error=cast(float, self.best_test_error),
-            evaluations=tuple(  # none for whole images
-                Measured(how, one.error, one.top5_error, one.loss)
-                for how, one in zip(evaluations, measured, strict=False)
-            ),
-        )
 
     def _sessions(self) -> tuple[Session, ...]:
         """Return the earlier sessions, and this one so far."""

@@ -10,12 +10,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 import torch
 from torch import Tensor
 
+from paperbench.errors import DataError, EngineError, Interrupted, RunError, summarize_error, without_paths
+from paperbench.training.engines import REFERENCE
+from paperbench.training.memory import release_memory
+from paperbench.training.processes import Processes, common
 from paperbench.training.trainer import Trainer
 
 STEPS = 20
@@ -138,6 +143,66 @@ def _state_error(found: dict[str, Tensor], expected: dict[str, Tensor]) -> str |
         if not torch.equal(tensor.nan_to_num(), other.nan_to_num()) or not torch.equal(tensor.isnan(), other.isnan()):
             return f"{name} differs from eager's after the first steps; it must be bitwise equal"
     return None
+
+
+def sound_trainer(
+    candidates: Sequence[str],
+    fitting: str,
+    build: Callable[[str], Trainer],
+    device: torch.device,
+    processes: Processes,
+    *,
+    machines_differ: bool,
+    announce: Callable[[str], None],
+    warn: Callable[[str], None],
+) -> tuple[str, Trainer, list[str]]:
+    """Return the first engine that can be built and makes the reference's first steps, and a new trainer with it.
+
+    Args:
+        candidates: The engines to try, the fastest first; an error of the last one is raised.
+        fitting: The first of them for which the memory suffices.
+        build: Makes an untrained trainer on the device, given the name of an engine.
+        processes: Those that share the run.
+        machines_differ: Whether they are on different machines, which may round differently.
+        announce: Called with the engine whose first steps will be compared.
+        warn: Called with how processes on different machines differ.
+
+    Returns:
+        As the last, why faster engines are not used, and how processes differ.
+    """
+    skipped = [*takewhile(lambda engine: engine != fitting, candidates)]
+    problems = [f"engine {engine} was not used: the memory is too short for it" for engine in skipped]
+    *others, last = candidates[len(skipped) :]
+
+    def attempt(engine: str) -> Trainer:
+        trainer = processes.agreed(lambda: build(engine))
+        if processes.count > 1 or engine != REFERENCE:
+            announce(engine)
+            problem = engine_error(trainer)
+            if problem and engine != REFERENCE:
+                what = f"The first steps of engine {engine} are not those of {REFERENCE} on this machine ({problem})"
+                raise common(EngineError(what))
+            if problem:
+                what = f"the first steps in {processes.count} processes are not those of one ({problem})"
+                if not machines_differ or engine_error(trainer, is_exact=False):
+                    advice = "Use the same packages, variables and machines for all, or one process."
+                    raise common(RunError(f"{what}. {advice}"))
+                warn(what)
+                problems.append(what)
+        return trainer
+
+    for engine in others:
+        try:
+            return engine, attempt(engine), problems
+        except (Interrupted, DataError):
+            raise
+        except Exception as error:  # the failures of captures and drivers have no common type
+            if not processes.all_have(error):
+                raise
+            why = without_paths(error.reason) if isinstance(error, EngineError) else summarize_error(error)
+        problems.append(f"engine {engine} was not used: {why}")
+        release_memory(device)  # not before the error and its frames are gone
+    return last, attempt(last), problems
 
 
 def _copy_of(state: dict[str, Tensor]) -> dict[str, Tensor]:
