@@ -32,6 +32,7 @@ from paperbench.compare.claims import ClaimVerdict
 from paperbench.compare.comparison import Comparison, Requirement, compare
 from paperbench.compare.evidence import Evidence
 from paperbench.compare.noise import MIN_RUNS_OF_NOISE
+from paperbench.compare.origins import Origins, find_origins
 from paperbench.compare.power import Outlook, assess_outlook
 from paperbench.compare.responses import ReadAnalyses
 from paperbench.compare.verdicts import CellFacts
@@ -77,10 +78,8 @@ class JudgedTable:
         other_profiles: Other profiles with runs of these nets.
     """
 
-    def __init__(
-        self, comparison: Comparison, store: Store, complaints: Sequence[str], other_profiles: Sequence[str]
-    ) -> None:
-        self.comparison, self._store, self._complaints = comparison, store, complaints
+    def __init__(self, comparison: Comparison, results: _Results, other_profiles: Sequence[str]) -> None:
+        self.comparison, self._results, self._store = comparison, results, results.store
         self.other_profiles = tuple(other_profiles)
 
     @cached_property
@@ -88,7 +87,7 @@ class JudgedTable:
         """What `--format json` writes, under the same names."""
         from paperbench.report.json_format import document
 
-        return document(self.comparison, self._complaints)
+        return document(self.comparison, self._results.complaints, self.origins)
 
     @property
     def cells(self) -> tuple[CellFacts, ...]:
@@ -102,6 +101,11 @@ class JudgedTable:
     def left_out(self) -> tuple[str, ...]:
         """Files, records and results that could not be used, one sentence each."""
         return self.document.left_out
+
+    @cached_property
+    def origins(self) -> Origins:
+        """Who trained the runs, on which machines, and whether these agree."""
+        return find_origins(self.comparison, self._results.found, self._results.reruns)
 
     def cell(self, cell_id: str) -> CellFacts:
         """Return the cell `row/column`."""
@@ -164,14 +168,22 @@ class JudgedTable:
             records = self.comparison.records
             return sum(not self._store.directory(run).has_weights_or_checkpoint(records[run]) for run in ended)
 
-        return Report(self.comparison, len(self.left_out), resting_on_records)
+        return Report(self.comparison, self.origins, len(self.left_out), resting_on_records)
 
-    def render(self, form: Format = "table", requirement: Requirement = "no difference", *, long: bool = False) -> str:
+    def render(
+        self,
+        form: Format = "table",
+        requirement: Requirement = "no difference",
+        *,
+        long: bool = False,
+        has_notes: bool = True,
+    ) -> str:
         """Format the report.
 
         Args:
             requirement: The condition for a cell to pass, in "junit".
             long: Whether "table" is the full report; the other formats always are.
+            has_notes: Whether "latex" has notes of ours below the table.
         """
         from paperbench.report import csv_format, json_format, junit, latex, text
 
@@ -180,7 +192,7 @@ class JudgedTable:
         if form == "table" or form == "markdown":
             return text.render(self.report, self._store, form, long or form == "markdown")
         if form == "latex":
-            return latex.render(self.report)
+            return latex.render(replace(self.report, has_notes=has_notes))
         if form == "junit":
             return junit.render(self.report, requirement)
         return json_format.render(self.document) if form == "json" else csv_format.render(self.document)
@@ -198,10 +210,16 @@ class JudgedTable:
 
 @dataclass(frozen=True)
 class _Results:
-    """What a results directory holds, with a complaint about each file that could not be read."""
+    """What a results directory holds, with a complaint about each file that could not be read.
+
+    Attributes:
+        found: See `Store.records_by_run`.
+        reruns: Whether retrained starts of runs agreed, by the hash of their history.
+    """
 
     store: Store
-    records: Sequence[Record]
+    found: Mapping[str, Sequence[tuple[str, Record]]]
+    reruns: Mapping[str, bool]
     externals: Sequence[ExternalResult]
     complaints: Sequence[str]
     analyses: ReadAnalyses
@@ -210,10 +228,18 @@ class _Results:
     def read(cls, directory: Path, table: str = "table2", profile: str = "paper") -> _Results:
         """Read a results directory; if there is none, an error says how to train a table there."""
         store = Store.existing(directory, table, profile)
-        records, damaged = store.records()
-        externals, complaints = read_externals(directory)
+        found, complaints = store.records_by_run()
+        externals = []
+        for place in store.places.values():
+            of_place, damaged = read_externals(place.root)
+            externals += of_place
+            complaints += damaged
         analyses = cache(lambda: read_analyses(directory))
-        return cls(store, records, externals, [*damaged, *complaints], analyses)
+        return cls(store, found, {}, externals, complaints, analyses)
+
+    @property
+    def records(self) -> list[Record]:
+        return [its[0][1] for its in self.found.values()]
 
 
 class PublishedTable:
@@ -255,7 +281,7 @@ class PublishedTable:
         """
         self.table.profile(profile)
         chosen = self.table.cells(cells, on_request=True)
-        read = _Results(Store(Path()), (), (), (), lambda: ((), ()))
+        read = _Results(Store(Path()), {}, {}, (), (), lambda: ((), ()))
         if results is not None:
             read = _Results.read(Path(results), self.id, profile)
         return self._judge(read, chosen, profile, seeds)
@@ -296,7 +322,7 @@ class PublishedTable:
         models = {setting.reference.name for cell in chosen for setting in cell.settings}
         of_these_nets = {r.spec.profile for r in results.records if bare_name(r.net) in models}
         others = sorted({*self.table.profiles_among(of_these_nets)} - {profile})
-        return JudgedTable(comparison, results.store, results.complaints, others)
+        return JudgedTable(comparison, results, others)
 
     def outlook(
         self,
@@ -440,11 +466,17 @@ def make_page(
     def part(table: PublishedTable, one: JudgedTable) -> Part:
         patterns = (cells,) if isinstance(cells, str) else tuple(cells)
         chosen = Selection(table.id, patterns, one.comparison.profile, seeds, root=directory if root else None)
+        rows = {cell.cell.row.id: cell.cell.row.title for cell in one.report.cells}
         commands = [
-            (without_paths(command("run", chosen)), "trains what is missing"),
-            (without_paths(command("compare", chosen)), "judges it"),
-            ("paperbench verify --rerun 1", "checks all files, and retrains the start of a run"),
+            (command("run", chosen), "trains what is missing"),
+            *((command("run", replace(chosen, cells=(f"{row}/*",))), f"trains {title}") for row, title in rows.items()),
+            (command("compare", chosen), "judges it"),
+            (
+                "paperbench verify --rerun 1 --save",
+                "checks all files, retrains the start of a run, keeps what it found",
+            ),
         ]
+        commands = [(without_paths(one), what) for one, what in commands]
         left_out = [without_paths(in_results.sub("results", text)) for text in one.left_out]
         return Part(one.report, panels_of(one.curves(parts), one.comparison), left_out, commands)
 

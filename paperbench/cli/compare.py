@@ -33,6 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="table: also show the errors of all runs, intervals, the evidence for claims, deviations from the paper, "
         "and the runs (the other formats always do)",
     )
+    parser.add_argument("--no-notes", action="store_true", help="latex: without our notes below the table")
+    parser.add_argument(
+        "--cite", action="store_true", help="print BibTeX entries: what to quote of this comparison, and the paper"
+    )
     parser.add_argument(
         "--require",
         choices=("reproduced",),
@@ -63,9 +67,16 @@ def execute(args: argparse.Namespace) -> int:
         return _compare_against(args)
     if args.margin is not None:
         raise PaperbenchError("--margin goes with --against. The paper's cells have tolerances of their own.")
+    if args.no_notes and args.format != "latex":
+        raise PaperbenchError("--no-notes is for --format latex. The other formats are complete.")
     table = load_table(args.table, args.tables)
     judged = table.compare(args.results, cells=args.cells or "*", profile=args.profile, seeds=args.seeds)
-    report = judged.render(args.format, args.require, long=args.long)
+    if args.cite:
+        from paperbench.report import latex
+
+        print(latex.cite(judged.report), end="")
+        return 0
+    report = judged.render(args.format, args.require, long=args.long, has_notes=not args.no_notes)
     print(report, end="" if report.endswith("\n") else "\n")
     if args.format == "table" and not judged.report.has_runs:
         print("\n" + paragraph(f"Next: `{command('run', chosen(Selection, args))}`"))
@@ -79,9 +90,9 @@ def _compare_against(args: argparse.Namespace) -> int:
     from paperbench.report import against, json_format, junit
 
     formats = {"table": against.render, "json": json_format.render, "junit": junit.render_changes}
-    if args.format not in formats or args.seeds or args.long or args.require == "reproduced":
+    if args.format not in formats or args.seeds or args.long or args.cite or args.require == "reproduced":
         known = " or ".join(formats)
-        raise PaperbenchError(f"With --against, leave out --seeds, --long and --require; --format is {known}.")
+        raise PaperbenchError(f"With --against, leave out --seeds, --long, --cite and --require; --format is {known}.")
     table, how = load_table(args.table, args.tables), {"profile": args.profile, "margin": args.margin or 1.0}
     changes = table.compare_against(args.against, args.results, cells=args.cells or "*", **how)
     print(formats[args.format](changes), end="")

@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_shared(parser, "--cells", "--profile")
     add_shared(parser, "--seeds", help="runs per cell, as for compare")
+    parser.add_argument("--no-notes", action="store_true", help="say the notes on stderr, not below the curves")
     add_settings(parser)
     add_shared(parser, "--results", "--tables")
 
@@ -117,7 +118,7 @@ def _plot_runs(args: argparse.Namespace, form: str, table: Table, figure: Figure
         None if may_lack else args.results, cells=args.cells or "*", profile=args.profile, seeds=args.seeds
     )
     name_other_profiles(args.results, judged.other_profiles)
-    content = _by_depth(form, judged) if is_by_depth else _curves(args, form, judged, figure, units)
+    content = _by_depth(args, form, judged) if is_by_depth else _curves(args, form, judged, figure, units)
     write(args, form, content, args.what)
     name_left_out(judged.left_out)
 
@@ -135,7 +136,7 @@ def _curves(
         next_one = command("run", chosen(Selection, args))
         raise PaperbenchError(f"No run of {what} in profile {args.profile} in {args.results} yet. Next: `{next_one}`")
     shown = [curve for panel in panels for curve in panel.curves]
-    notes = notes_on(shown, judged.comparison, figure.id if figure else None)
+    notes = _notes(args, notes_on(shown, judged.comparison, figure.id if figure else None))
     name_left_out(dict.fromkeys(run.problem for curve in shown for run in curve.runs if run.problem))
     x: XAxis = args.x or "iterations"
     if form == "text":
@@ -148,12 +149,12 @@ def _curves(
     return picture
 
 
-def _by_depth(form: str, judged: JudgedTable) -> bytes:
+def _by_depth(args: argparse.Namespace, form: str, judged: JudgedTable) -> bytes:
     from paperbench.report import depth
     from paperbench.report.csv_format import as_csv
 
     points = depth.points_of(judged.comparison)
-    notes = depth.notes_of(points, judged.comparison)
+    notes = _notes(args, depth.notes_of(points, judged.comparison))
     if form == "text":
         return depth.render(points, notes).encode()
     if form == "csv":
@@ -163,9 +164,17 @@ def _by_depth(form: str, judged: JudgedTable) -> bytes:
     return picture
 
 
+def _notes(args: argparse.Namespace, notes: list[str]) -> list[str]:
+    """Return the notes; or say them, as the caption may need them."""
+    if args.no_notes:
+        name_left_out(notes)
+    return [] if args.no_notes else notes
+
+
 def _refuse_curve_options(args: argparse.Namespace, form: str) -> None:
     for option, is_given in (
         *(("--x", args.x), ("--cells", args.cells), ("--seeds", args.seeds), ("csv", form == "csv")),
+        ("--no-notes", args.no_notes),
         *(("--profile", args.profile != "paper"), ("--results", args.results != Selection.results)),
     ):
         if is_given:

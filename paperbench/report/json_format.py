@@ -16,6 +16,7 @@ from paperbench.compare.against import Changes
 from paperbench.compare.claims import ClaimVerdict, Standing
 from paperbench.compare.comparison import Comparison
 from paperbench.compare.deviations import Deviation
+from paperbench.compare.origins import NO_ORIGINS, Origins
 from paperbench.compare.verdicts import CellFacts, Verdict
 from paperbench.errors import one_line, shorten
 from paperbench.specs.expected import Source
@@ -54,6 +55,7 @@ class ComparisonDocument:
         footnotes: The paper's footnotes, by mark.
         claims: The paper's claims about several cells, judged by our runs alone.
         deviations: Deviations of our runs from the paper; `paper` is empty where the paper is silent.
+        origins: Who trained the runs, on which machines, and whether these agree.
         left_out: Files, records and results that could not be used, a sentence each.
     """
 
@@ -70,6 +72,7 @@ class ComparisonDocument:
     cells: tuple[CellFacts, ...]
     claims: tuple[ClaimVerdict, ...]
     deviations: tuple[Deviation, ...]
+    origins: Origins
     left_out: tuple[str, ...]
 
     def __repr__(self) -> str:
@@ -85,7 +88,9 @@ def render(document: ComparisonDocument | Changes) -> str:
     return json.dumps(json.loads(to_json(document)), indent=1) + "\n"
 
 
-def document(comparison: Comparison, complaints: Sequence[str] = ()) -> ComparisonDocument:
+def document(
+    comparison: Comparison, complaints: Sequence[str] = (), origins: Origins = NO_ORIGINS
+) -> ComparisonDocument:
     """Collect the facts of a comparison.
 
     Args:
@@ -114,5 +119,6 @@ def document(comparison: Comparison, complaints: Sequence[str] = ()) -> Comparis
         cells=comparison.cells,
         claims=comparison.claims,
         deviations=comparison.deviations,
+        origins=origins,
         left_out=tuple(one_line(shorten(text)) for text in (*complaints, *comparison.left_out)),
     )

@@ -62,11 +62,35 @@ def escape(text: str) -> str:
     return str(_ENCODER.unicode_to_latex(unicodedata.normalize("NFC", text)))
 
 
+def cite(report: Report) -> str:
+    """Return BibTeX entries of this comparison, with what must be quoted of it, and of the table's paper."""
+    table, paper = report.comparison.table, report.comparison.table.source.paper or ""
+    quoted = f"{table.cited()}: {report.design}. {report.result}"
+    of_us = {"author": "{The paperbench authors}", "title": "{paperbench}", "version": __version__}
+    entries = {f"@software{{paperbench-{table.id}": of_us | {"note": escape(quoted)}}
+    if paper:
+        authors, _, work = paper.partition(". ")  # as in our tables
+        title, _, where = work.partition(". ")
+        eprint = {"eprint": table.source.arxiv, "archiveprefix": "arXiv"} if table.source.arxiv else {}
+        of_paper = {"author": escape(authors).replace(", ", " and "), "title": f"{{{escape(title)}}}"}
+        entries[f"@misc{{of-{table.id}"] = of_paper | {"note": escape(where)} | eprint
+    texts = [",\n".join([key, *(f"  {name} = {{{text}}}" for name, text in of.items())]) for key, of in entries.items()]
+    return "\n".join(f"{text}\n}}\n" for text in texts)
+
+
 def render(report: Report) -> str:
     """Return the table as LaTeX, with a newline at the end."""
     comparison, columns = report.comparison, "".join(alignment[0] for alignment in report.grid.alignment)
     reduced = f" in the reduced profile {comparison.profile}" if report.is_reduced else ""
     caption = f"{comparison.table.experiment.title}: {comparison.table.cited()} and our runs{reduced}."
+    notes = [rf"{note}\par" for note in _notes(report)]
+    below = [
+        r"\par\medskip",
+        r"\begin{minipage}{\linewidth}",
+        r"\raggedright\fontsize{6.5}{7.5}\selectfont",  # lets Table 1's extension fit a page
+        *notes,
+        r"\end{minipage}",
+    ]
     headers, rows = fitted(report.grid, _CHARACTERS, 1, NUMBERS)
     lines = [
         rf"% Needs \usepackage{{booktabs,graphicx}}. Written by paperbench {__version__}.",
@@ -85,11 +109,7 @@ def render(report: Report) -> str:
         *(_row(row, columns, "t") for row in rows),
         r"\bottomrule",
         r"\end{tabular}}",
-        r"\par\medskip",
-        r"\begin{minipage}{\linewidth}",
-        r"\raggedright\fontsize{6.5}{7.5}\selectfont",  # lets Table 1's extension fit a page
-        *(rf"{note}\par" for note in _notes(report)),
-        r"\end{minipage}",
+        *(below if notes else ()),
         r"\end{table}",
     ]
     return "\n".join(lines) + "\n"
@@ -125,6 +145,8 @@ def _without_argument(line: str) -> str:
 def _notes(report: Report) -> Iterator[str]:
     """Return the lines below the table."""
     yield from (f"{escape(mark)} {escape(text)}" for mark, text in report.footnotes.items())
+    if not report.has_notes:
+        return
     yield from (rf"\textsuperscript{{{letter}}} {escape(text)}" for text, letter in report.letters.items())
     yield from map(escape, (*report.short_notes, *report.method_notes))
     if not report.has_runs:

@@ -18,6 +18,7 @@ from paperbench.compare.comparison import Comparison, trained_depth
 from paperbench.compare.deviations import Deviation
 from paperbench.compare.evidence import GroupFacts, RunFacts, errors_of
 from paperbench.compare.failures import FailureCount
+from paperbench.compare.origins import NO_ORIGINS, Origin, Origins
 from paperbench.compare.statistics import FIRST_ALPHA, SECOND_ALPHA, Interval
 from paperbench.compare.verdicts import CellFacts, NetFacts, Verdict
 from paperbench.errors import count
@@ -26,6 +27,13 @@ from paperbench.runs.record import Record
 from paperbench.specs.cell import Cell
 from paperbench.specs.experiment import Column
 
+AGREEMENTS = {"agree": "agree", "differ": "do not agree", "undecided": "are not shown to agree"}
+REPEATS = {
+    "identical": "with the same result, bit for bit",
+    "different": "not bit for bit, as other machines may",
+    "contradictory": "which should give equal bits, but does not",
+    "other facts": "by code that trains another net",
+}
 MIN_RUNS_FOR_OUTLIERS = 4
 OUTLIER_MADS = 3
 
@@ -190,11 +198,17 @@ class CellReport:
 
 @dataclass(frozen=True)
 class Report:
-    """The contents of a report."""
+    """The contents of a report.
+
+    Attributes:
+        has_notes: Whether the grid has letters for notes.
+    """
 
     comparison: Comparison
+    origins: Origins = NO_ORIGINS
     left_out: int = 0  # records and results that were not used
     resting_on_records: Callable[[], int] = lambda: 0  # counts, slowly, runs that kept neither net nor last checkpoint
+    has_notes: bool = True
 
     @property
     def is_reduced(self) -> bool:
@@ -256,10 +270,13 @@ class Report:
         shown = [c for c in self.cells if c.cell.expected.value != "unprinted" or c.compared.shown]
         return sorted(shown, key=lambda cell: rows.index(cell.cell.row.id))
 
+    def _has_letters(self, cell: CellReport) -> bool:
+        return self.has_verdicts and self.has_notes and not cell.is_external
+
     @cached_property
     def letters(self) -> dict[str, str]:
         """The letter that stands for each note in the grid: a to z, then aa, ab and so on."""
-        cells = [cell for cell in self._shown if self.has_verdicts and not cell.is_external]
+        cells = filter(self._has_letters, self._shown)
         notes = dict.fromkeys(note for cell in cells for note in cell.notes)
         letters = string.ascii_lowercase
         return dict(zip(notes, chain(letters, map("".join, product(letters, repeat=2))), strict=False))
@@ -269,7 +286,7 @@ class Report:
         """The paper's table with our results beside it."""
         ours = {cell.cell.id: cell.ours for cell in self._shown}
         verdicts = {
-            cell.cell.id: Marked(cell.verdict, [] if cell.is_external else [self.letters[note] for note in cell.notes])
+            cell.cell.id: Marked(cell.verdict, [self.letters[note] for note in cell.notes if self._has_letters(cell)])
             for cell in self._shown
             if self.has_verdicts
         }
@@ -318,6 +335,13 @@ class Report:
         or_n = ", or of n where given" if any("n=" in cell.ours for cell in self.cells) else ""
         if any(net.ours for net in self.nets):
             yield f"ours: {median}test error (%) of {count(comparison.planned, 'run')}{or_n}{minus}{farthest}."
+        if any(one.by or _retrained(one) for one in self.origins.trained):
+            parts = [
+                f"{f'by {one.by}' if one.by else 'here'} on {one.machine} ({count(len(one.runs), 'run')}"
+                f"{f', retrained: {found}' if (found := _retrained(one)) else ''})"
+                for one in self.origins.trained
+            ]
+            yield f"Trained {', '.join(parts)}."
         if not comparison.table.has_numbers:
             yield "No number is published for this table, so its cells have no verdicts."
         elif self.is_reduced:
@@ -387,6 +411,34 @@ class Report:
     def not_pooled(self) -> list[str]:
         """Our runs under other conditions than the runs of a verdict."""
         return [f"{net.name}: {text}" for net in self.nets for text in net.others]
+
+    @property
+    def origin_grid(self) -> Grid:
+        """Who trained which cells on which machine, and how many of these runs were retrained in part."""
+        cells = [cell.cell.id for cell in self.cells]
+        rows = []
+        for one in self.origins.trained:
+            found = _retrained(one) or NOTHING
+            rows.append((one.by or NOTHING, one.machine, str(len(one.runs)), _rows(one.cells, cells), found))
+        alignment = ("left", "left", "right", "left", "left")
+        return Grid(("by", "machine", "runs", "cells", "retrained"), tuple(rows), alignment)
+
+    @property
+    def origin_notes(self) -> Iterator[str]:
+        """Whether machines agree, and which runs were repeated."""
+        for one in self.origins.agreements:
+            low, high = one.interval
+            yield (
+                f"{' and '.join(one.machines)} {AGREEMENTS[one.standing]} within {one.margin:g} points: "
+                f"{one.difference:+.2f} [{low:+.2f}, {high:+.2f}], over {count(one.nets, 'net')} "
+                f"({' and '.join(map(str, one.runs))} runs)."
+            )
+        for repeat in self.origins.repeats:
+            counted, again = (percent(math.inf if error is None else error) for error in repeat.errors)
+            yield (
+                f"{repeat.run} (seed {repeat.seed} of {repeat.net}) was repeated by {repeat.by} on {repeat.machine}, "
+                f"{REPEATS[repeat.outcome]}: {again}, where {counted} counts."
+            )
 
     @property
     def diverged(self) -> list[str]:
@@ -526,6 +578,12 @@ def _rows(cells: Collection[str], among: Iterable[str]) -> str:
         is_whole = len(ids) > 1 and set(ids) <= set(cells)
         texts += [f"{row}/*"] if is_whole else [cell for cell in ids if cell in cells]
     return ", ".join(texts)
+
+
+def _retrained(origin: Origin) -> str:
+    """Say how many runs were retrained in part (`verify --rerun --save`), and whether that agreed."""
+    found = {"confirmed": origin.confirmed, "refuted": origin.refuted}
+    return ", ".join(f"{number} {what}" for what, number in found.items() if number)
 
 
 def percent(error: float) -> str:

@@ -70,6 +70,7 @@ def render(report: Report, store: Store, form: Literal["table", "markdown"], lon
             ("Claims", _claims(report, style)),
             ("Deviations from the paper", [*style.titled("Paper -> our runs", report.deviations), *choices]),
             ("Runs", _runs(report, style, store)),
+            ("Origins", _origins(report, style)),
         ):
             filled = list(filter(None, blocks))
             parts += [f"{style.subheading}{heading}", *filled] if filled else []
@@ -159,6 +160,12 @@ def _runs(report: Report, style: _Style, store: Store) -> Iterator[str]:
             "moving avg err: test error with batch norm's moving averages. test err: the reported test error."
         )
     yield from map(style.paragraph, complaints)
+
+
+def _origins(report: Report, style: _Style) -> Iterator[str]:
+    if report.origins.trained:
+        yield style.table(report.origin_grid)
+        yield style.items((text, ()) for text in report.origin_notes)
 
 
 def _run_row(record: Record, history: History) -> tuple[str, ...]:

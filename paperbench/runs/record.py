@@ -328,6 +328,11 @@ class Record(HashedJson):
         return sum(session.seconds for session in self.sessions)
 
     @property
+    def machine(self) -> str:
+        """The devices that trained the run; usually one."""
+        return ", ".join(dict.fromkeys(session.environment.device for session in self.sessions))
+
+    @property
     def numerics(self) -> tuple[int, ...]:
         """Numerics versions of all sessions, ascending."""
         return tuple(sorted({session.code.numerics for session in self.sessions}))

@@ -126,7 +126,7 @@ class Snapshot:
         for directory in store.directories():
             try:
                 if record := directory.read_record():
-                    self._records[record.run] = record
+                    self._records.setdefault(record.run, record)
             except RunError as error:
                 self.complaints.append(str(error))
             if failure := directory.read_failure():

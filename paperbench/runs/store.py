@@ -7,6 +7,7 @@
                           failure.json               why the run failed last, until it is resumed
             leases/<run id>.<n>                      the process that is training the run
             superseded/<run id>-<n>/                 old files of runs that were restarted
+            contributed/<name>/                      the results directory of somebody else, where nothing is written
 
 This module does not import torch.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -178,11 +180,29 @@ class Store:
         return cls(root)
 
     def directory(self, run_id: str, guard: Callable[[], None] | None = None) -> RunDirectory:
-        """Return a run's directory; to write to it, give the check of the run's lease."""
+        """Return a run's directory; to write to it, give the check of the run's lease.
+
+        To read from it, somebody else's if only they have ended the run.
+        """
         path = self.root / "runs" / run_id
         if guard:
             refuse_links(path.parent, path)
-        return RunDirectory(path, Writer(guard) if guard else UNGUARDED)
+            return RunDirectory(path, Writer(guard))
+        places = [] if path.exists() else [*self.places.values()][1:]
+        return next((one for place in places if (one := place._ended(run_id))), RunDirectory(path))
+
+    @property
+    def places(self) -> dict[str, Store]:
+        """This store by the name "", then those of other people by their names."""
+        others = [path for path in list_directory(self.root / "contributed") if path.is_dir()]
+        return {"": self, **{path.name: Store(path) for path in others}}
+
+    def _ended(self, run_id: str) -> RunDirectory | None:
+        directory = RunDirectory(self.root / "runs" / run_id)
+        with suppress(RunError):
+            record = directory.read_record()
+            return directory if record and record.status != "partial" else None
+        return None
 
     def history(self, run_id: str) -> list[HistoryLine]:
         """Return the history of a run."""
@@ -196,7 +216,10 @@ class Store:
             return None
 
     def directories(self) -> list[RunDirectory]:
-        """Return the directories of all runs, sorted by name."""
+        """Return the directories of all runs, sorted by name; those of other people last."""
+        return [one for place in self.places.values() for one in place._own_directories()]
+
+    def _own_directories(self) -> list[RunDirectory]:
         return [RunDirectory(path) for path in list_directory(self.root / "runs") if path.is_dir()]
 
     def lease(self, run_id: str, spec: RunSpec | None = None) -> Lease:
@@ -208,16 +231,23 @@ class Store:
         return held_runs(self.root / "leases")
 
     def records(self) -> tuple[list[Record], list[str]]:
-        """Return the records, sorted by run id, and a complaint about each damaged record or history."""
-        records, complaints = [], []
-        for directory in self.directories():
-            try:
-                if record := directory.read_record():
-                    History.read(directory.history_file).check(record)
-                    records.append(record)
-            except RunError as error:
-                complaints.append(str(error))
-        return records, complaints
+        """Return the record of each run, sorted by its id, and a complaint about each damaged record or history."""
+        found, complaints = self.records_by_run()
+        return [its[0][1] for its in found.values()], complaints
+
+    def records_by_run(self) -> tuple[dict[str, list[tuple[str, Record]]], list[str]]:
+        """Return the records of each run with the names of `places`, and complaints; of other people's, ended runs."""
+        found: dict[str, list[tuple[str, Record]]] = defaultdict(list)
+        complaints = []
+        for name, place in self.places.items():
+            for directory in place._own_directories():
+                try:
+                    if (record := directory.read_record()) and not (name and record.status == "partial"):
+                        History.read(directory.history_file).check(record)
+                        found[record.run].append((name, record))
+                except RunError as error:
+                    complaints.append(str(error))
+        return dict(sorted(found.items())), complaints
 
     def training_mean(self, record: Record, measure: Measure, after: int, upto: int) -> float | None:
         """Return the mean of a measure over a run's history lines with after < iteration <= upto.

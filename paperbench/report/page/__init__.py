@@ -168,7 +168,7 @@ def _run_row(record: Record) -> tuple[str, ...]:
         *(record.net, str(record.seed), record.spec.precision, record.status, error),
         *(f"{record.iteration:,}", f"{record.seconds / 60:,.1f}"),
         ", ".join(dict.fromkeys(session.engine for session in record.sessions)),
-        ", ".join(dict.fromkeys(session.environment.device for session in record.sessions)),
+        record.machine,
     )
 
 
