@@ -242,6 +242,23 @@ def test_it_compiles(comparisons: dict[str, Comparison], tmp_path: Path) -> None
     assert "Missing character" not in log_of(map(render, comparisons.values()), tmp_path)
 
 
+def test_without_notes_no_letter_is_left(comparisons: dict[str, Comparison]) -> None:
+    text = latex.render(Report(comparisons["failing"], has_notes=False))
+    assert "textsuperscript" not in text
+    assert "minipage" not in text
+
+
+@pytest.mark.skipif(not shutil.which("bibtex"), reason="needs bibtex")
+def test_bibtex_reads_citations_of_any_table(comparisons: dict[str, Comparison], tmp_path: Path) -> None:
+    for comparison in comparisons.values():
+        (tmp_path / "it.bib").write_text(latex.cite(Report(comparison)), encoding="ascii")
+        (tmp_path / "it.aux").write_text("\\citation{*}\n\\bibstyle{plain}\n\\bibdata{it}\n")
+        done = subprocess.run(["bibtex", "it"], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+        printed = (tmp_path / "it.bbl").read_text()
+        assert comparison.table.source.paper is None or "Deep Residual Networks" in " ".join(printed.split()), printed
+
+
 @NEEDS_LATEX
 def test_no_table_is_larger_than_a_page(
     tables: dict[str, Table], comparisons: dict[str, Comparison], tmp_path: Path
