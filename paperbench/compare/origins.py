@@ -18,7 +18,7 @@ from paperbench.compare.comparison import Comparison
 from paperbench.compare.statistics import FIRST_ALPHA, Contrast, outcomes
 from paperbench.runs.record import Record
 from paperbench.specs.facts import difference
-from paperbench.typed import Percent, typed
+from paperbench.typed import typed
 
 
 @typed
@@ -29,6 +29,7 @@ class Origin:
         by: Name of the person's directory in contributed/; empty for runs of the results directory itself.
         runs: Their ids.
         cells: Ids of the cells that they belong to, each net's first.
+        repeats, identical: Numbers of runs of which another record counts, and that have the same result, bit for bit.
         confirmed, refuted: Numbers of runs whose retrained start agreed (`verify --rerun --save`), or did not.
     """
 
@@ -36,28 +37,10 @@ class Origin:
     machine: str
     runs: tuple[str, ...]
     cells: tuple[str, ...]
+    repeats: int
+    identical: int
     confirmed: int
     refuted: int
-
-
-@typed
-class Repeat:
-    """A further record of a run that counts and has ended.
-
-    Attributes:
-        by, machine: Who repeated it, and on what.
-        errors: Test errors of the run that counts and of this one, in percent; null for diverged runs.
-        outcome: identical: bit for bit; different: as other machines may be; contradictory: one is wrong, as machine
-            and code promise equal bits; other facts: other code trained it.
-    """
-
-    run: str
-    net: str
-    seed: int
-    by: str
-    machine: str
-    errors: tuple[Percent | None, ...]
-    outcome: Literal["identical", "different", "contradictory", "other facts"]
 
 
 @typed
@@ -86,11 +69,10 @@ class Origins:
     """Where the runs of a table are from."""
 
     trained: tuple[Origin, ...]
-    repeats: tuple[Repeat, ...]
     agreements: tuple[Agreement, ...]
 
 
-NO_ORIGINS = Origins((), (), ())
+NO_ORIGINS = Origins((), ())
 
 
 def find_origins(
@@ -103,50 +85,35 @@ def find_origins(
         reruns: Whether the retrained start of a run agreed, by the hash of its history.
     """
     table, profile = comparison.table, comparison.table.profiles.named(comparison.profile)
-    trained: dict[tuple[str, str], list[tuple[Record, str]]] = defaultdict(list)
-    repeats: list[Repeat] = []
+    trained: dict[tuple[str, str], list[tuple[Record, Record, str]]] = defaultdict(list)
     samples: list[Mapping[str, list[float]]] = []
     seen: set[str] = set()
     for cell, nets in ((table.cell(one.id), one.nets) for one in comparison.cells):
         how = cell.column.metric, table.evaluation_in(profile, cell)
         for group in [group for net in nets for group in net.groups if seen.isdisjoint(group.ids)]:
             seen.update(group.ids)
-            errors = defaultdict[str, list[float]](list)
+            samples.append(errors := defaultdict(list))
             for run in group.ids:
-                first = found[run][0][1]
+                (_, counts), *_ = found[run]
                 for by, record in found[run]:
-                    trained[by, record.machine].append((record, cell.id))
+                    trained[by, record.machine].append((record, counts, cell.id))
                     error = record.error(*how)
-                    if record is not first and first.status != "partial":
-                        repeats.append(_repeat(first, record, by))
-                    if error is not None and math.isfinite(error) and _is_same_code(first, record):
+                    if error is not None and math.isfinite(error) and _is_same_code(counts, record):
                         errors[record.machine].append(error)
-            samples.append(errors)
     origins = []
     for who, runs in trained.items():
-        agreed = [reruns.get(record.files.history_sha256) for record, _ in runs]
-        cells = tuple(dict.fromkeys(cell for _, cell in runs))
-        ids = tuple(record.run for record, _ in runs)
-        origins.append(Origin(*who, ids, cells, agreed.count(True), agreed.count(False)))
+        ended = [one for one in runs if one[1].status != "partial"]
+        agreed = [reruns.get(record.files.history_sha256) for record, _, _ in runs]
+        repeats = [record.result == counts.result for record, counts, _ in ended if record is not counts]
+        ids, cells = tuple(record.run for record, _, _ in runs), tuple(dict.fromkeys(cell for _, _, cell in runs))
+        origins.append(Origin(*who, ids, cells, len(repeats), sum(repeats), agreed.count(True), agreed.count(False)))
     margin = min((table.cell(one.id).tolerance for one in comparison.cells), default=0.0)
-    return Origins(tuple(origins), tuple(repeats), tuple(agreements(samples, margin)))
+    return Origins(tuple(origins), tuple(agreements(samples, margin)))
 
 
 def _is_same_code(one: Record, other: Record) -> bool:
     is_other = one.facts and other.facts and difference(one.facts, other.facts)
     return one.numerics == other.numerics and not is_other
-
-
-def _repeat(first: Record, again: Record, by: str) -> Repeat:
-    sessions = (*first.sessions, *again.sessions)
-    of = again.run, again.net, again.seed, by, again.machine
-    errors = tuple(record.result.test_error if record.result else None for record in (first, again))
-    if not _is_same_code(first, again):
-        return Repeat(*of, errors, "other facts")
-    if (first.result, first.divergence) == (again.result, again.divergence):
-        return Repeat(*of, errors, "identical")
-    must_equal = all(session.must_equal(sessions[0]) for session in sessions)
-    return Repeat(*of, errors, "contradictory" if must_equal else "different")
 
 
 def agreements(samples: Sequence[Mapping[str, Sequence[float]]], margin: float) -> Iterator[Agreement]:

@@ -28,12 +28,6 @@ from paperbench.specs.cell import Cell
 from paperbench.specs.experiment import Column
 
 AGREEMENTS = {"agree": "agree", "differ": "do not agree", "undecided": "are not shown to agree"}
-REPEATS = {
-    "identical": "with the same result, bit for bit",
-    "different": "not bit for bit, as other machines may",
-    "contradictory": "which should give equal bits, but does not",
-    "other facts": "by code that trains another net",
-}
 MIN_RUNS_FOR_OUTLIERS = 4
 OUTLIER_MADS = 3
 
@@ -335,13 +329,8 @@ class Report:
         or_n = ", or of n where given" if any("n=" in cell.ours for cell in self.cells) else ""
         if any(net.ours for net in self.nets):
             yield f"ours: {median}test error (%) of {count(comparison.planned, 'run')}{or_n}{minus}{farthest}."
-        if any(one.by or _retrained(one) for one in self.origins.trained):
-            parts = [
-                f"{f'by {one.by}' if one.by else 'here'} on {one.machine} ({count(len(one.runs), 'run')}"
-                f"{f', retrained: {found}' if (found := _retrained(one)) else ''})"
-                for one in self.origins.trained
-            ]
-            yield f"Trained {', '.join(parts)}."
+        if any(one.by or _checks(one) for one in self.origins.trained):
+            yield f"Trained {', '.join(map(_trained, self.origins.trained))}."
         if not comparison.table.has_numbers:
             yield "No number is published for this table, so its cells have no verdicts."
         elif self.is_reduced:
@@ -414,30 +403,24 @@ class Report:
 
     @property
     def origin_grid(self) -> Grid:
-        """Who trained which cells on which machine, and how many of these runs were retrained in part."""
+        """Who trained which cells on which machine, and how many of these runs were repeated or retrained in part."""
         cells = [cell.cell.id for cell in self.cells]
-        rows = []
-        for one in self.origins.trained:
-            found = _retrained(one) or NOTHING
-            rows.append((one.by or NOTHING, one.machine, str(len(one.runs)), _rows(one.cells, cells), found))
-        alignment = ("left", "left", "right", "left", "left")
-        return Grid(("by", "machine", "runs", "cells", "retrained"), tuple(rows), alignment)
+        rows = tuple(
+            (one.by or NOTHING, one.machine, str(len(one.runs)), _rows(one.cells, cells), _checks(one) or NOTHING)
+            for one in self.origins.trained
+        )
+        headers, alignment = ("by", "machine", "runs", "cells", "checks"), ("left", "left", "right", "left", "left")
+        return Grid(headers, rows, alignment)
 
     @property
     def origin_notes(self) -> Iterator[str]:
-        """Whether machines agree, and which runs were repeated."""
+        """Whether machines agree."""
         for one in self.origins.agreements:
             low, high = one.interval
             yield (
                 f"{' and '.join(one.machines)} {AGREEMENTS[one.standing]} within {one.margin:g} points: "
                 f"{one.difference:+.2f} [{low:+.2f}, {high:+.2f}], over {count(one.nets, 'net')} "
                 f"({' and '.join(map(str, one.runs))} runs)."
-            )
-        for repeat in self.origins.repeats:
-            counted, again = (percent(math.inf if error is None else error) for error in repeat.errors)
-            yield (
-                f"{repeat.run} (seed {repeat.seed} of {repeat.net}) was repeated by {repeat.by} on {repeat.machine}, "
-                f"{REPEATS[repeat.outcome]}: {again}, where {counted} counts."
             )
 
     @property
@@ -580,9 +563,16 @@ def _rows(cells: Collection[str], among: Iterable[str]) -> str:
     return ", ".join(texts)
 
 
-def _retrained(origin: Origin) -> str:
-    """Say how many runs were retrained in part (`verify --rerun --save`), and whether that agreed."""
-    found = {"confirmed": origin.confirmed, "refuted": origin.refuted}
+def _trained(origin: Origin) -> str:
+    """Say who trained runs, and where."""
+    details = ", ".join(filter(None, (count(len(origin.runs), "run"), _checks(origin))))
+    return f"{f'by {origin.by}' if origin.by else 'here'} on {origin.machine} ({details})"
+
+
+def _checks(origin: Origin) -> str:
+    """Say how many runs were repeated, or retrained in part (`verify --rerun --save`), and whether that agreed."""
+    repeats = f"repeats, {origin.identical} of them identical"
+    found = {repeats: origin.repeats, "confirmed by a rerun": origin.confirmed, "refuted by a rerun": origin.refuted}
     return ", ".join(f"{number} {what}" for what, number in found.items() if number)
 
 

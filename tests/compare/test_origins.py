@@ -55,12 +55,7 @@ def test_of_several_records_of_a_run_the_first_counts(tmp_path: Path, table2: Ta
 
     runs = judged.cell(PREACT).nets[0].groups[0].runs
     assert [(run.seed, run.error) for run in runs] == [(0, None), (1, 6.0), (2, 6.4), (3, 6.3)]
-    assert [(one.by, len(one.runs)) for one in judged.origins.trained] == [("bob", 5), ("", 2), ("ada", 3)]
-    repeats = {(one.run[-1], one.by): one.outcome for one in judged.origins.repeats}
-    assert repeats == {
-        ("1", "ada"): "contradictory",
-        ("1", "bob"): "different",
-        ("3", "bob"): "identical",
-    }
+    checks = [(one.by, len(one.runs), one.repeats, one.identical) for one in judged.origins.trained]
+    assert checks == [("bob", 5, 2, 1), ("", 2, 0, 0), ("ada", 3, 1, 0)]
     assert_golden("origins", judged.render("table", long=True).partition("Origins\n")[2] + str(judged))
     assert Store(tmp_path).directory(runs[2].run or "").path.parts[-3] == "bob"
