@@ -26,6 +26,8 @@ FORMATS = {
     "comparison": "report.json_format.ComparisonDocument",
     "changes": "compare.against.Changes",
     "facts": "specs.facts.FactsFile",
+    "rerun": "runs.rerun_record.RerunRecord",
+    "verify": "runs.verify.Verification",
 }
 """The type of each file format, as a path below `paperbench`."""
 
