@@ -20,16 +20,15 @@ from paperbench.runs.store import RunDirectory, Store
 from paperbench.specs.recipe import Drops, Evaluation
 from paperbench.typed import TypedError, from_json
 from tests.fuzz.strategies import JSON_TOKENS, JSON_VALUES, altered_trees, damaged, is_refused, times_examples
-from tests.helpers import a_photo_record, a_record, a_session, json_with_hash
+from tests.helpers import CODE, ENVIRONMENT, a_photo_record, a_record, json_with_hash
 from tests.limits import limit_memory
 from tests.report.made_analyses import made, with_everything
 
 RECORD = a_photo_record().to_json()
 ANALYSIS = with_everything(made()).to_json()
-MACHINE = (a_session().code, a_session().environment)
 RETEST = Retest("ab-s0", "its saved net", Evaluation(224, 256), 40, False, False, {"top-1 error": 1}, 0.001)
 RERUN = RerunRecord(
-    1, "rerun", "ab-s0", "cd", True, "cpu", *MACHINE, Rerun("ab-s0", 9, True, True, 0.0), None, (RETEST,), ()
+    1, "rerun", "ab-s0", "cd", True, "cpu", CODE, ENVIRONMENT, Rerun("ab-s0", 9, True, True, 0.0), None, (RETEST,), ()
 )
 LINE = HistoryLine(40, 1.5, 0.1, 2.25, 80.0, None, 75.5, 3.25)
 HISTORY = history_bytes([LINE, replace(LINE, iteration=80)])
