@@ -26,6 +26,10 @@ FORMATS = {
     "comparison": "report.json_format.ComparisonDocument",
     "changes": "compare.against.Changes",
     "facts": "specs.facts.FactsFile",
+    "list": "report.published.TableList",
+    "show": "report.published.ShownTable",
+    "status": "runs.status.Statuses",
+    "doctor": "runs.doctor.Diagnosis",
     "rerun": "runs.rerun_record.RerunRecord",
     "verify": "runs.verify.Verification",
 }
