@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from paperbench.cli.arguments import add_shared
 from paperbench.cli.output import add_format, print_json
-from paperbench.errors import PaperbenchError
+from paperbench.errors import PaperbenchError, format_bytes
 
 if TYPE_CHECKING:
-    from paperbench.runs.doctor import Diagnosis
+    from paperbench.runs.diagnosis import Diagnosis
 
 SUMMARY = "check whether this machine can train, and say what `run` would take"
 DESCRIPTION = (
@@ -45,7 +45,6 @@ def execute(args: argparse.Namespace) -> int:
 def page(found: Diagnosis) -> str:
     """Format what was found."""
     from paperbench.report.grid import Grid, as_text, paragraph
-    from paperbench.runs.disk_space import format_bytes
 
     indent = " " * 12
     blocks = ["\n".join(paragraph(f"{name:<12}{fact}", indent) for name, fact in found.facts.items())]

@@ -28,8 +28,9 @@ FORMATS = {
     "facts": "specs.facts.FactsFile",
     "list": "report.published.TableList",
     "show": "report.published.ShownTable",
+    "plan": "report.planned.PlanDocument",
     "status": "runs.status.Statuses",
-    "doctor": "runs.doctor.Diagnosis",
+    "doctor": "runs.diagnosis.Diagnosis",
     "rerun": "runs.rerun_record.RerunRecord",
     "verify": "runs.verify.Verification",
 }

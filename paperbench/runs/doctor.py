@@ -10,9 +10,7 @@ import platform
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import field
 from pathlib import Path
-from typing import Literal
 
 import torch
 
@@ -20,52 +18,20 @@ from paperbench.catalogue import DATASETS, FAMILIES, Net
 from paperbench.data.cifar_batches import DIRECTORIES
 from paperbench.data.share import WHOLE
 from paperbench.data.sources import load_dataset
-from paperbench.errors import PaperbenchError, listing, one_line, without_paths
+from paperbench.errors import PaperbenchError, format_bytes, listing, one_line, without_paths
 from paperbench.processors import quota
-from paperbench.runs.disk_space import format_bytes, free_bytes
+from paperbench.runs.diagnosis import Choice, Diagnosis
+from paperbench.runs.disk_space import free_bytes
 from paperbench.runs.environment import code_facts, cudnn_version, environment_facts
 from paperbench.runs.planning import needed_datasets
 from paperbench.runs.record import Environment
-from paperbench.specs.run_spec import Precision
 from paperbench.specs.table import Table
 from paperbench.training.device import CUDA_ERRORS, choose_device, gpu_problem
 from paperbench.training.engines import engine_candidates, ways_to_train, why_best
 from paperbench.training.memory import memory_free
 from paperbench.training.precision import choose_precision
-from paperbench.typed import Natural, typed
 
 CPU = torch.device("cpu")
-
-
-@typed
-class Choice:
-    """What `run` takes for a table, and the bytes of memory that a training step of its largest net needs."""
-
-    table: str
-    precision: Precision
-    engine: str
-    memory: Natural
-
-
-@typed
-class Diagnosis:
-    """What `run` would find.
-
-    Attributes:
-        device: The device that it takes; None if it refuses the one asked for.
-        facts: Sentences about the machine by subject.
-        reasons: Why these choices.
-        missing: Data that are not here, who needs them, and what gets them.
-        problems: What fails, and what to do about it.
-    """
-
-    schema: Literal[1]
-    device: str | None = None
-    facts: dict[str, str] = field(default_factory=dict)
-    choices: list[Choice] = field(default_factory=list)
-    reasons: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
 
 
 def diagnose(wanted: str, data: Path, results: Path, tables: Sequence[Table]) -> Diagnosis:

@@ -17,7 +17,8 @@ import torch
 
 from paperbench.catalogue import DATASETS
 from paperbench.cli.doctor import page
-from paperbench.runs.doctor import Diagnosis, describe_cpu, diagnose, output_of
+from paperbench.runs.diagnosis import Diagnosis
+from paperbench.runs.doctor import describe_cpu, diagnose, output_of
 from paperbench.specs.table import Table, read_table
 from tests.cli.conftest import Run, validated
 from tests.executors.commands import write_program
