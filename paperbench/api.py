@@ -541,11 +541,11 @@ class Plan:
             record, is_there = store.readable_record(run.id), store.directory(run.id).path.exists()
             to_do, is_known = lacking.get(run.id, 0), not isinstance(run.dataset, MissingDataset)
             status: Any = record.status if record else "no record" if is_there else "not started"
-            if status in ("finished", "diverged") and to_do and self.training.incompatible == "refuse":
+            if status in ("finished", "diverged") and run.id in lacking and self.training.incompatible == "refuse":
                 status = "other facts"
-            needs = (
-                RunCost(cost.seconds[run.id], memory[run.spec.digest], run_files(run)[1]) if cost and to_do else None
-            )
+            needs = None
+            if cost and to_do:
+                needs = RunCost(cost.seconds[run.id], memory[run.spec.digest], run_files(run)[1])
             done, status = record.iteration if record else 0, status if is_known else "unknown"
             return RunPlan(run.id if is_known else None, run.cells, run.net_name, run.seed, status, done, to_do, needs)
 
@@ -559,6 +559,7 @@ class Plan:
             profile=self.selection.profile,
             seeds=self.seeds,
             runs=tuple(map(planned, self.runs)),
+            remaining=len(self.remaining),
             disk=self.bytes_needed,
             device=str(self.device),
             precisions=tuple({run.spec.precision: None for run in self.runs}),
@@ -571,8 +572,11 @@ class Plan:
             missing_data=tuple(map(one_line, self.missing_data)),
         )
 
-    def __str__(self) -> str:
-        return render_plan(self.document())
+    def listing(self, cost: Cost | None = None, workers: int = 1) -> str:
+        """List the runs and what they take; see `document`."""
+        return render_plan(self.document(cost, workers))
+
+    __str__ = listing
 
 
 @dataclass(frozen=True)

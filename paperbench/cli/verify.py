@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from paperbench.data.dataset import Dataset
     from paperbench.runs.rerun_record import Rerun, RerunRecord, Retest
     from paperbench.runs.store import Store
-    from paperbench.runs.verify import Verification
+    from paperbench.runs.verify import Verification, VerifiedRun
 
 SUMMARY = "check the files of a results directory; retrain the start of a run"
 DESCRIPTION = (
@@ -72,19 +71,19 @@ def execute(args: argparse.Namespace) -> int:
             f"{results} has neither runs/, external/ nor analysis/. Name a results directory (`--results DIR`)."
         )
     datasets = _load_datasets(store, args.data) if args.rerun else []
+    stream = sys.stderr if args.format == "json" else sys.stdout
+
+    def say(text: str) -> None:
+        print(one_line(text), file=stream, flush=True)
+
     found = _checked(results, store, datasets)
-    say: Callable[[str], None] = _print
-    if args.format == "json":
-        say = partial(print, file=sys.stderr, flush=True)
-    else:
-        for line in _lines(found):
-            _print(line)
+    for line in _lines(found):
+        say(line)
     if args.rerun:
         found = _with_reruns(args, store, datasets, found, say)
+    say("OK: all files verified." if found.holds else "Not OK: see above.")
     if args.format == "json":
         print_json(found)
-    else:
-        _print("OK: all files verified." if found.holds else "Not OK: see above.")
     if args.rerun and found.holds and not any(one.rerun for one in found.reruns):
         raise PaperbenchError("No run could be retrained. See the lines above for the reasons.")
     return 0 if found.holds else 1
@@ -115,8 +114,6 @@ def _checked(results: Path, store: Store, datasets: Sequence[Dataset]) -> Verifi
         remarks=remarks,
         problems=problems,
         kept=kept,
-        reruns=[],
-        not_retrained=[],
         holds=not problems and not any(run.problems for run in runs),
     )
 
@@ -131,15 +128,9 @@ def _lines(found: Verification) -> Iterator[str]:
     statuses = ", ".join(f"{n} {status}" for status, n in sorted(Counter(run.status for run in found.runs).items()))
     checked = " and ".join(count(number, noun) for noun, number in counts.items() if number) or "0 runs"
     yield f"{found.results}: {checked} checked{statuses and f': {statuses}'}."
-    for kind, of_runs, others in (
-        ("remark", [run.remarks for run in found.runs], found.remarks),
-        ("problem", [run.problems for run in found.runs], found.problems),
-    ):
-        yield from (f"{kind}: {text}" for texts in (*of_runs, others) for text in texts)
-
-
-def _print(text: str) -> None:
-    print(one_line(text), flush=True)
+    parts: list[VerifiedRun | Verification] = [*found.runs, found]
+    yield from (f"remark: {text}" for one in parts for text in one.remarks)
+    yield from (f"problem: {text}" for one in parts for text in one.problems)
 
 
 def _load_datasets(store: Store, directory: Path | None) -> list[Dataset]:
@@ -157,11 +148,7 @@ def _load_datasets(store: Store, directory: Path | None) -> list[Dataset]:
 
 
 def _with_reruns(
-    args: argparse.Namespace,
-    store: Store,
-    datasets: Sequence[Dataset],
-    found: Verification,
-    say: Callable[[str], None],
+    args: argparse.Namespace, store: Store, datasets: Sequence[Dataset], found: Verification, say: Callable[[str], None]
 ) -> Verification:
     """Retrain the start of some runs and test their saved nets; say how they compare with the records."""
     from paperbench.data.sources import data_directory
@@ -176,14 +163,14 @@ def _with_reruns(
     candidates = [record for record in store.records()[0] if record.run in sound and record.status != "partial"]
     rng.shuffle(candidates)
     reruns: list[RerunRecord] = []
-    not_retrained: list[str] = []
+    without_data: list[str] = []
     for record in candidates:
         if len(reruns) == args.rerun:
             break
         if record.data.fingerprint not in by_fingerprint:
             place = f"{record.data.name} is not in {data_directory(args.data)}. Name its place with --data."
-            not_retrained.append(one_line(f"{record.run}: {place}"))
-            say(f"not retrained: {not_retrained[-1]}")
+            without_data.append(one_line(f"not retrained: {record.run}: {place}"))
+            say(without_data[-1])
             continue
         dataset, directory = by_fingerprint[record.data.fingerprint], store.directory(record.run)
         one = verify_run(record, directory, dataset, device, rng, say)
@@ -199,22 +186,22 @@ def _with_reruns(
             "ended and passed the checks above."
         )
     holds = found.holds and all(one.holds for one in reruns)
-    return replace(found, reruns=reruns, not_retrained=not_retrained, holds=holds)
+    return replace(found, reruns=reruns, remarks=[*found.remarks, *without_data], holds=holds)
 
 
 def _describe(one: RerunRecord) -> Iterator[str]:
     if one.rerun:
-        yield f"retrained: {_describe_rerun(one.rerun, one.device)}"
+        yield f"retrained: {one.run}, {_describe_rerun(one.rerun, one.device)}"
     if one.not_retrained:
         yield f"not retrained: {one.run}: {one.not_retrained}"
-    yield from (f"tested: {_describe_retest(retest, one.device)}" for retest in one.retests)
+    yield from (f"tested: {one.run}, {_describe_retest(retest, one.device)}" for retest in one.retests)
     yield from (f"problem: {failure}" for failure in one.failures)
 
 
 def _describe_rerun(rerun: Rerun, device: str) -> str:
     from paperbench.runs.rerun_record import TOLERANCE
 
-    text = f"{rerun.run}, iterations 1 to {rerun.iterations:,} on {device}: "
+    text = f"iterations 1 to {rerun.iterations:,} on {device}: "
     if rerun.is_identical:
         return text + "every loss and error equals the recorded one, bit for bit."
     text += f"training losses differ from the record by up to {rerun.deviation:.2%}"
@@ -225,7 +212,7 @@ def _describe_retest(retest: Retest, device: str) -> str:
     from paperbench.runs.rerun_record import LOSS_TOLERANCE
 
     how = f", {retest.evaluation}" if retest.evaluation else ""
-    text = f"{retest.run}, {retest.what} on {device}{how}: "
+    text = f"{retest.what} on {device}{how}: "
     if retest.is_identical:
         return text + f"{', '.join(retest.changed)} and test loss equal the recorded ones, bit for bit."
     (first, changed), *others = retest.changed.items()

@@ -66,7 +66,8 @@ class PlanDocument:
 
     Attributes:
         seeds: Runs per cell.
-        disk: Bytes that the runs to do need.
+        remaining: Number of runs to do, if only their last test.
+        disk: Bytes that they need.
         at_once: Runs that take turns on the device.
         stop_at: The iteration at which runs pause.
         skipped_rows: Rows that run only if they are named in full.
@@ -80,6 +81,7 @@ class PlanDocument:
     profile: Line
     seeds: Count
     runs: tuple[RunPlan, ...]
+    remaining: Natural
     disk: int
     device: Line
     precisions: tuple[Line, ...]
@@ -116,7 +118,7 @@ def render(plan: PlanDocument) -> str:
     grid = Grid(headers[:columns], tuple(row[:columns] for row in rows), alignment[:columns])
     total = count(sum(run.to_do for run in plan.runs), "iteration")
     work = f"{'at most ' if plan.missing_data else ''}{total} to do, about {format_bytes(plan.disk)} of disk"
-    if not any(run.to_do for run in plan.runs):
+    if not plan.remaining:
         work = "nothing to do" if plan.stop_at else "all finished"
     sentences = [
         f"{count(len(plan.runs), 'run')}, {work}.",

@@ -24,7 +24,7 @@ from paperbench.runs.environment import code_facts, environment_facts
 from paperbench.runs.history import HistoryLine, history_line
 from paperbench.runs.planning import net_and_recipe
 from paperbench.runs.record import Environment, Record
-from paperbench.runs.rerun_record import MAX_DEVIATION, Rerun, RerunRecord, Retest
+from paperbench.runs.rerun_record import MAX_DEVIATION, Rerun, RerunRecord, Retest, all_hold
 from paperbench.runs.resume import Checkpoint, CheckpointError
 from paperbench.runs.store import RunDirectory
 from paperbench.specs.recipe import Evaluation, Recipe
@@ -77,7 +77,7 @@ def verify_run(
         kind="rerun",
         run=record.run,
         history_sha256=record.files.history_sha256,
-        holds=not failures and (rerun is None or rerun.holds) and all(one.holds for one in retests),
+        holds=all_hold(rerun, retests, failures),
         device=str(device),
         code=code_facts(),
         environment=environment,
@@ -146,7 +146,6 @@ def rerun_prefix(
     if not is_same and any((line.train_loss is None) != (again.train_loss is None) for line, again in pairs):
         raise RunError("it diverges in these iterations, which on other hardware may happen elsewhere.")
     return Rerun(
-        run=record.run,
         iterations=lines[-1].iteration,
         is_same_machine=is_same,
         is_identical=all(line == again for line, again in pairs),
@@ -192,7 +191,6 @@ def retest(record: Record, directory: RunDirectory, dataset: Dataset, device: to
             new = dict(zip(errors, (again.error, again.top5_error), strict=False))
             found.append(
                 Retest(
-                    run=record.run,
                     what=what,
                     evaluation=evaluation,
                     images=dataset.num_test,

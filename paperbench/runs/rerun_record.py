@@ -8,7 +8,7 @@ So readers see what was verified on which kind of machine.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -58,7 +58,6 @@ class Rerun:
         deviation: Largest relative difference of a training loss.
     """
 
-    run: Line
     iterations: Count
     is_same_machine: bool
     is_identical: bool
@@ -84,7 +83,6 @@ class Retest:
         deviation: Relative difference of the test loss.
     """
 
-    run: Line
     what: Line
     evaluation: Evaluation | None
     images: Count
@@ -103,6 +101,11 @@ class Retest:
         """Whether the saved net has the recorded errors and loss."""
         is_near = max(self.changed.values()) <= self.allowed and self.deviation <= LOSS_TOLERANCE
         return self.is_identical or (not self.is_same_machine and is_near)
+
+
+def all_hold(rerun: Rerun | None, retests: Sequence[Retest], failures: Sequence[str]) -> bool:
+    """Whether all that was found about a run agrees with its record."""
+    return not failures and (rerun is None or rerun.holds) and all(one.holds for one in retests)
 
 
 @typed
@@ -132,10 +135,7 @@ class RerunRecord(HashedJson):
     failures: tuple[Line, ...]
 
     def __post_init__(self) -> None:
-        found: list[Rerun | Retest] = [*((self.rerun,) if self.rerun else ()), *self.retests]
-        if any(one.run != self.run for one in found):
-            raise ValueError("its parts are about different runs.")
-        if self.holds != (not self.failures and all(one.holds for one in found)):
+        if self.holds != all_hold(self.rerun, self.retests, self.failures):
             raise ValueError("whether it holds is not what its parts say.")
 
     @property
@@ -145,8 +145,7 @@ class RerunRecord(HashedJson):
 
 def write_rerun(root: Path, rerun: RerunRecord) -> Path:
     """Write a rerun, without paths, into a results directory, and return its file; an equal one has the same file."""
-    failures = tuple(without_paths(text.replace(f"{root}/", "")) for text in rerun.failures)
-    rerun = replace(rerun, failures=failures)
+    rerun = replace(rerun, failures=tuple(without_paths(text.replace(f"{root}/", "")) for text in rerun.failures))
     path = root / rerun.file_name
     refuse_links(path.parent)
     Writer().write(path, rerun.to_json().encode())

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import field, replace
 from hashlib import sha256
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
@@ -68,7 +68,6 @@ class Verification:
         remarks, problems: Those about several runs or about none; each run has others.
         kept: The reruns that were kept in the directory.
         reruns: Those of this command.
-        not_retrained: Why others that were to be retrained were not.
         holds: Whether nothing is wrong.
     """
 
@@ -80,9 +79,8 @@ class Verification:
     remarks: list[str]
     problems: list[str]
     kept: list[RerunRecord]
-    reruns: list[RerunRecord]
-    not_retrained: list[str]
     holds: bool
+    reruns: list[RerunRecord] = field(default_factory=list)
 
 
 def about_reruns(kept: Sequence[RerunRecord], records: Sequence[Record]) -> Iterator[str]:

@@ -14,7 +14,6 @@ from paperbench.architecture import macs
 from paperbench.bench import cost
 from paperbench.bench.cost import Cost, estimate
 from paperbench.errors import PaperbenchError, duration
-from paperbench.report.planned import render
 from paperbench.runs.planning import PlannedRun
 
 CPU = torch.device("cpu")
@@ -139,7 +138,7 @@ def test_step_and_loader_are_measured_on_the_runs_own_images(tmp_path: Path) -> 
     assert isinstance(found, Cost)
     assert " images)" in found.measured
     assert "training images of photograph tiles" in found.measured
-    assert duration(found.total) in " ".join(render(plan.document(found)).split())
+    assert duration(found.total) in " ".join(plan.listing(found).split())
 
 
 @pytest.mark.parametrize(

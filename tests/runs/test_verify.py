@@ -616,7 +616,7 @@ def test_saved_net_has_the_recorded_result(run: PlannedRun, tmp_path: Path, prec
     run = plan_run(recipe, run.dataset, precision=precision)
     directory, _ = train(run, tmp_path)
     for what, found in retested(run, directory).items():
-        assert found == Retest(run.id, what, None, 40, True, True, {"test error": 0}, 0.0)
+        assert found == Retest(what, None, 40, True, True, {"test error": 0}, 0.0)
 
 
 def test_saved_net_of_a_gpu_can_be_tested_on_a_cpu(run: PlannedRun, directory: RunDirectory) -> None:
