@@ -38,7 +38,10 @@ def execute(args: argparse.Namespace) -> int:
     root = find_spec_root()
     tables = [read_table(name, root) for name in table_ids(root)]
     found = diagnose(args.device, data_directory(args.data), args.results, tables)
-    print_json(found) if args.format == "json" else print(page(found))
+    if args.format == "json":
+        print_json(found)
+    else:
+        print(page(found))
     return int(bool(found.problems))
 
 

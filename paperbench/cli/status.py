@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import add_shared, name_left_out, name_other_profiles, readable_tables
+from paperbench.cli.arguments import add_shared, name_left_out, name_other_profiles
 from paperbench.cli.output import add_format, print_json
 from paperbench.errors import PaperbenchError, one_line
 from paperbench.options import seconds
@@ -54,30 +54,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from paperbench.specs.table import find_spec_root, read_table
+    from paperbench.specs.table import find_spec_root, read_table, read_tables
 
     if args.format == "json" and args.watch is not None:
         raise PaperbenchError("--watch is for people. Leave it out, or --format json.")
-    root = find_spec_root(args.tables)
-    tables = [read_table(args.table, root)] if args.table else [*readable_tables(root)]
+    root, wrong = find_spec_root(args.tables), dict[str, str]()
+    tables = [read_table(args.table, root)] if args.table else [*read_tables(root, wrong.__setitem__)]
+    unread = [f"{table}: {why}" for table, why in wrong.items()]
     if args.profile and tables:
         check = tables[0].profile if args.table else tables[0].profiles.named
         check(args.profile)  # raises an error if there is none
-    found = _show(args, tables)
+    found = _show(args, tables, unread)
     with suppress(KeyboardInterrupt):  # the usual end of --watch
         while args.watch is not None:
             time.sleep(args.watch)
-            found = _show(args, tables)
+            found = _show(args, tables, unread)
     if not args.exit_code:
         return 0
     return 2 if "failed" in found.states else 0 if found.states == {"done"} else 3
 
 
-def _show(args: argparse.Namespace, tables: list[Table]) -> Statuses:
+def _show(args: argparse.Namespace, tables: list[Table], unread: list[str]) -> Statuses:
     """Print the status once."""
     from paperbench.report.status import render
 
-    found = _look(args, tables)
+    found = _look(args, tables, unread)
     if args.format == "json":
         print_json(found)
         return found
@@ -95,7 +96,12 @@ def _show(args: argparse.Namespace, tables: list[Table]) -> Statuses:
     return found
 
 
-def _look(args: argparse.Namespace, tables: list[Table]) -> Statuses:
+def _look(args: argparse.Namespace, tables: list[Table], unread: list[str]) -> Statuses:
+    """Look into the results directory.
+
+    Args:
+        unread: What is wrong with tables that cannot be read.
+    """
     from paperbench.executors import name_of_store
     from paperbench.runs.status import Snapshot, Statuses, slurm_jobs
     from paperbench.runs.store import Store
@@ -106,7 +112,7 @@ def _look(args: argparse.Namespace, tables: list[Table]) -> Statuses:
     jobs = slurm_jobs(name_of_store(args.results)) if has_logs_of_jobs else Counter[str]()
     is_elsewhere = args.table and not statuses[0].shown
     others = seen.profiles_of(tables[0], args.cells or "*") if is_elsewhere else ()
-    return Statuses(1, statuses, jobs, others, tuple(map(one_line, seen.complaints)))
+    return Statuses(1, statuses, jobs, others, tuple(map(one_line, (*unread, *seen.complaints))))
 
 
 def _statuses(args: argparse.Namespace, seen: Snapshot, tables: list[Table]) -> Iterator[TableStatus]:

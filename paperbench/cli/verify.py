@@ -177,7 +177,7 @@ def _with_reruns(
         reruns.append(one)
         for line in _describe(one):
             say(line)
-        if args.save and (one.rerun or one.failures):
+        if args.save and not one.not_retrained:
             say(f"Wrote {write_rerun(store.root, one)}.")
     retrained = sum(one.rerun is not None for one in reruns)
     if retrained < args.rerun:

@@ -113,7 +113,7 @@ class Statuses:
         tables: The status of each table and profile.
         jobs: Numbers of jobs in Slurm's queue by their state; None if it does not answer.
         other_profiles: Other profiles with runs of the table, if it has none in this one.
-        left_out: Records that cannot be read, a sentence each.
+        left_out: Tables and records that cannot be read, a sentence each.
     """
 
     schema: Literal[1]

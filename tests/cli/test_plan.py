@@ -111,6 +111,15 @@ def test_finished_table_has_no_costs(run: Run, trained: Path, quick_specs: Path)
     assert "Time: " not in out
 
 
+def test_finished_run_of_other_facts_is_to_do(
+    run: Run, monkeypatch: pytest.MonkeyPatch, trained: Path, quick_specs: Path
+) -> None:
+    monkeypatch.setattr("paperbench.runs.worker.other_fact", lambda *_: "net.code")
+    _, out, _ = run("plan", "table2", "--tables", quick_specs, "--results", trained, *ONE_CELL)
+    assert "  other facts " in out
+    assert "\n1 run, 0 iterations to do, about " in out
+
+
 def test_full_disk_is_a_warning(run: Run) -> None:
     code, out, err = run("plan", "table2", *SMOKE, "--results", "/proc/full", "--cells", "preact")
     assert code == 0
