@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -36,16 +36,19 @@ from paperbench.compare.origins import Origins, find_origins
 from paperbench.compare.power import Outlook, assess_outlook
 from paperbench.compare.responses import ReadAnalyses
 from paperbench.compare.verdicts import CellFacts
-from paperbench.errors import PaperbenchError, count, duration, listing, nearest, without_paths
+from paperbench.errors import PaperbenchError, count, listing, nearest, one_line, without_paths
 from paperbench.files import write_named
 from paperbench.options import Incompatible, Selection, TrainingOptions, command
 from paperbench.report import FORMATS, Format
 from paperbench.report.curves import Curve, CurvePanel, curves_of, panels_of, thinned
-from paperbench.report.grid import Grid, as_text, escape_markdown, paragraph
+from paperbench.report.grid import escape_markdown, paragraph
+from paperbench.report.planned import PlanDocument, RunCost, RunPlan, Time, format_seeds
+from paperbench.report.planned import render as render_plan
 from paperbench.report.published import published_table
 from paperbench.report.report import Report
 from paperbench.runs.external import ExternalResult, read_externals
 from paperbench.runs.record import Record
+from paperbench.runs.rerun_record import read_reruns
 from paperbench.runs.store import Store
 from paperbench.specs.cell import Cell
 from paperbench.specs.claim import asked_claim
@@ -228,14 +231,12 @@ class _Results:
     def read(cls, directory: Path, table: str = "table2", profile: str = "paper") -> _Results:
         """Read a results directory; if there is none, an error says how to train a table there."""
         store = Store.existing(directory, table, profile)
-        found, complaints = store.records_by_run()
-        externals = []
-        for place in store.places.values():
-            of_place, damaged = read_externals(place.root)
-            externals += of_place
-            complaints += damaged
-        analyses = cache(lambda: read_analyses(directory))
-        return cls(store, found, {}, externals, complaints, analyses)
+        found, damaged = store.records_by_run()
+        externals, wrong_externals = store.gather(read_externals)
+        kept, wrong_reruns = store.gather(read_reruns)
+        reruns = {one.history_sha256: one.holds for one in sorted(kept, key=lambda one: one.holds, reverse=True)}
+        analyses = cache(lambda: store.gather(read_analyses))
+        return cls(store, found, reruns, externals, [*damaged, *wrong_externals, *wrong_reruns], analyses)
 
     @property
     def records(self) -> list[Record]:
@@ -364,18 +365,6 @@ class PublishedTable:
     def _repr_markdown_(self) -> str:
         title = escape_markdown(f"**{self.table.name}: {self.title}**")
         return f"{title}\n\n{published_table(self.table, 'markdown')}"
-
-
-def _format_seeds(seeds: Collection[int]) -> str:
-    """Format seeds: "seed 3", "seeds 0-4", "seeds 0,2"."""
-    first, last = min(seeds), max(seeds)
-    numbers = f"{first}-{last}" if last - first == len(seeds) - 1 else ",".join(map(str, sorted(seeds)))
-    return f"seed {first}" if first == last else f"seeds {numbers}"
-
-
-def _short(value: float) -> str:
-    """Format a positive number with about two digits."""
-    return f"{value:.1g}" if value < 0.095 else f"{value:#.2g}" if value < 9.95 else f"{value:,.0f}"
 
 
 def load_table(table: str, root: str | PathLike[str] | None = None) -> PublishedTable:
@@ -524,9 +513,9 @@ class Plan:
     @property
     def counted(self) -> str:
         """Which runs count in the table, as a sentence."""
-        text = f"Runs that count: {self.seeds} per cell ({_format_seeds(range(self.seeds))})"
+        text = f"Runs that count: {self.seeds} per cell ({format_seeds(range(self.seeds))})"
         if extension := {run.seed for run in self.runs} - set(range(self.seeds)):
-            text += f"; {_format_seeds(extension)}: the extension, for cells that these leave undecided"
+            text += f"; {format_seeds(extension)}: the extension, for cells that these leave undecided"
         return f"{text}."
 
     @property
@@ -562,61 +551,61 @@ class Plan:
         return estimate(runs, *how, rates=rates, only_if_long=only_if_long, processes=processes)
 
     @neutral()
-    def listing(self, cost: Cost | None = None, workers: int = 1) -> str:
-        """List the runs and, if `cost` is given, what the remaining ones take, also on so many devices at once."""
+    def document(self, cost: Cost | None = None, workers: int = 1) -> PlanDocument:
+        """Return the runs and, if `cost` is given, what the remaining ones take, also on so many devices at once."""
         from paperbench.data.dataset import MissingDataset
         from paperbench.data.share import WHOLE
-        from paperbench.runs.disk_space import format_bytes, run_files
+        from paperbench.runs.disk_space import run_files
         from paperbench.training.engines import ENGINES, engine_candidates
         from paperbench.training.memory import memory_needed
 
         store, lacking = Store(self.selection.results), {run.id: iterations for run, iterations in self.remaining}
-        groups: dict[tuple[str, str], list[PlannedRun]] = {}
-        for run in self.runs:
+        engine, *_ = engine_candidates(self.training.engine, self.device)
+        memory = {
+            digest: memory_needed(
+                *(one.net, one.recipe, one.spec.precision, one.side, ENGINES[engine].groups_at_once(one.recipe, WHOLE))
+            )
+            for digest, one in {run.spec.digest: run for run, _ in self.remaining if cost}.items()
+        }
+
+        def planned(run: PlannedRun) -> RunPlan:
             record, is_there = store.readable_record(run.id), store.directory(run.id).path.exists()
-            status: str = record.status if record else "no record" if is_there else "not started"
-            status = f"at {record.iteration:,}" if record and status == "partial" else status
+            to_do, is_known = lacking.get(run.id, 0), not isinstance(run.dataset, MissingDataset)
+            status: Any = record.status if record else "no record" if is_there else "not started"
             if status in ("finished", "diverged") and run.id in lacking and self.training.incompatible == "refuse":
                 status = "other facts"
-            status = "unknown" if isinstance(run.dataset, MissingDataset) else status
-            groups.setdefault((run.spec.digest, status), []).append(run)
-        rows, (engine, *_) = [], engine_candidates(self.training.engine, self.device)
-        for (_, status), runs in groups.items():
-            to_do = sum(lacking.get(run.id, 0) for run in runs)
-            costs = ["", "", ""]
+            needs = None
             if cost and to_do:
-                one = runs[0]
-                hours = sum(cost.seconds[run.id] for run in runs) / 3600
-                at_once = ENGINES[engine].groups_at_once(one.recipe, WHOLE)
-                gigabytes = memory_needed(one.net, one.recipe, one.spec.precision, one.side, at_once) / 1e9
-                costs = [*map(_short, (hours, gigabytes, sum(run_files(run)[1] for run in runs) / 1e9))]
-            first, *others = runs[0].places
-            rows.append((first, _format_seeds({run.seed for run in runs}).split()[1], status, f"{to_do:,}", *costs))
-            rows += [(place, *[""] * 6) for place in others]
-        columns = 7 if cost else 4
-        headers = ("cells", "seeds", "status", "to do", "hours", "memory", "disk")
-        alignment = ("left", "left", "left", *("right",) * 4)
-        grid = Grid(headers[:columns], tuple(row[:columns] for row in rows), alignment[:columns])
-        n_runs, total = count(len(self.runs), "run"), count(sum(lacking.values()), "iteration")
-        at_most = "at most " if self.missing_data else ""
-        work = f"{at_most}{total} to do, about {format_bytes(self.bytes_needed)} of disk"
-        if not lacking:
-            work = "nothing to do" if self.training.stop_at else "all finished"
-        precisions = {run.spec.precision for run in self.runs}
-        used = f"Device {self.device}, precision {', '.join(precisions)}, engine {engine}."
-        sentences = [f"{n_runs}, {work}.", used]
+                needs = RunCost(cost.seconds[run.id], memory[run.spec.digest], run_files(run)[1])
+            done, status = record.iteration if record else 0, status if is_known else "unknown"
+            return RunPlan(run.id if is_known else None, run.cells, run.net_name, run.seed, status, done, to_do, needs)
+
+        many, time = self.training.at_once, None
         if cost:
-            kind = "GPU" if self.device.type == "cuda" else "main"
-            many = self.training.at_once
-            together = f"; {many} at once need {many} times as much" * (many > 1)
-            sentences += [
-                f"Time: {cost}",
-                f"{workers} such devices: about {duration(cost.on_devices(workers, many))}, with "
-                f"{duration(max(cost.seconds.values()) * many)} for the longest run." * (workers > 1),
-                "to do: iterations left. hours, and disk in GB: of all seeds in the line. memory: GB of "
-                f"{kind} memory that one run needs at least{together}.",
-            ]
-        return "\n".join([as_text(grid), "", *map(paragraph, filter(None, sentences))])
+            longest = max(cost.seconds.values()) * many
+            time = Time(str(cost), cost.total, workers, cost.on_devices(workers, many), longest)
+        return PlanDocument(
+            schema=1,
+            table=self.table.id,
+            profile=self.selection.profile,
+            seeds=self.seeds,
+            runs=tuple(map(planned, self.runs)),
+            remaining=len(self.remaining),
+            disk=self.bytes_needed,
+            device=str(self.device),
+            precisions=tuple({run.spec.precision: None for run in self.runs}),
+            engine=engine,
+            at_once=many,
+            stop_at=self.training.stop_at,
+            time=time,
+            skipped_rows=self.unnamed_rows,
+            warnings=tuple(map(one_line, self.warnings)),
+            missing_data=tuple(map(one_line, self.missing_data)),
+        )
+
+    def listing(self, cost: Cost | None = None, workers: int = 1) -> str:
+        """List the runs and what they take; see `document`."""
+        return render_plan(self.document(cost, workers))
 
     __str__ = listing
 

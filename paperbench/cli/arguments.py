@@ -25,7 +25,7 @@ def rate(text: str) -> tuple[str, float]:
     name, _, value = text.partition("=")
     if not is_function(name):
         resolve(name)
-    if not 0 < number(value) < float("inf"):
+    if not 1e-9 <= number(value) < float("inf"):
         raise argparse.ArgumentTypeError(f"must be a net and its images per second, such as {name}=2000, not {text!r}")
     return name, number(value)
 

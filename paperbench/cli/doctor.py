@@ -7,22 +7,24 @@ import sys
 from typing import TYPE_CHECKING
 
 from paperbench.cli.arguments import add_shared
-from paperbench.errors import PaperbenchError
+from paperbench.cli.output import add_format, print_json
+from paperbench.errors import PaperbenchError, format_bytes
 
 if TYPE_CHECKING:
-    from paperbench.runs.doctor import Diagnosis
+    from paperbench.runs.diagnosis import Diagnosis
 
 SUMMARY = "check whether this machine can train, and say what `run` would take"
 DESCRIPTION = (
     "Print one page to read before the first run, or to paste into an issue: no host name, user name or path is in it. "
     "It lists the software, GPUs and data sets of this machine, what `run` would take for each table, and "
     "what would fail. It runs a small convolution on each GPU and loads the data sets. Exit status: 1 if anything "
-    "would fail, else 0."
+    "would fail, else 0, even if data sets are missing."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "--device", "--data", "--results")
+    add_format(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -36,7 +38,10 @@ def execute(args: argparse.Namespace) -> int:
     root = find_spec_root()
     tables = [read_table(name, root) for name in table_ids(root)]
     found = diagnose(args.device, data_directory(args.data), args.results, tables)
-    print(page(found))
+    if args.format == "json":
+        print_json(found)
+    else:
+        print(page(found))
     return int(bool(found.problems))
 
 
@@ -49,8 +54,11 @@ def page(found: Diagnosis) -> str:
     if found.choices:
         headers, alignment = ("table", "precision", "engine", "memory"), ("left", "left", "left", "right")
         blocks.append(f"`paperbench run` takes, on {found.device}:")
-        blocks.append(as_text(Grid(headers, tuple(found.choices), alignment)))
+        rows = ((one.table, one.precision, one.engine, format_bytes(one.memory)) for one in found.choices)
+        blocks.append(as_text(Grid(headers, tuple(rows), alignment)))
         notes = ["memory: for a step of the largest net", *found.reasons]
         blocks.append("\n".join(paragraph(note, "  ") for note in notes))
+    if found.missing:
+        blocks.append("\n".join(["Missing data:", *(paragraph(f"- {one}", "  ") for one in found.missing)]))
     numbered = [paragraph(f"{number}. {problem}", "   ") for number, problem in enumerate(found.problems, 1)]
     return "\n\n".join([*blocks, "\n".join(["Problems:" if numbered else "No problem found.", *numbered])])

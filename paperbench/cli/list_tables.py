@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from paperbench.cli.arguments import add_shared
+from paperbench.cli.output import add_format, print_json
 from paperbench.errors import listing
 
 SUMMARY = "list the tables and profiles"
@@ -16,27 +17,20 @@ DESCRIPTION = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "--tables")
+    add_format(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
-    from paperbench.report.grid import NOTHING, Grid, as_text, paragraph
-    from paperbench.specs.table import find_spec_root, load_profiles, read_tables
+    from paperbench.report.grid import paragraph
+    from paperbench.report.published import TableList, render_list
+    from paperbench.specs.table import find_spec_root
     from paperbench.specs.table_files import tables_here
 
-    root = find_spec_root(args.tables)
-    wrong: dict[str, str] = {}
-    rows = []
-    for table in (one.experiment for one in read_tables(root, wrong.__setitem__)):
-        on_request = sum(len(row.cells) for row in table.rows if row.on_request)
-        usual = sum(len(row.cells) for row in table.rows) - on_request
-        cells = f"{usual} + {on_request} on request" if on_request else str(usual)
-        rows.append((table.table, cells, str(table.seeds), table.title))
-    rows = sorted([*rows, *((name, NOTHING, NOTHING, f"cannot be read: {why}") for name, why in wrong.items())])
-    headers = ("table", "cells", "runs per cell", "title")
-    print(as_text(Grid(headers, tuple(rows), ("left", "left", "right", "left"))))
-    print()
-    profiles = [(name, profile.title) for name, profile in load_profiles(root).profiles.items()]
-    print(as_text(Grid(("profile", "title"), tuple(profiles), ("left", "left"))))
+    found = TableList.read(find_spec_root(args.tables))
+    if args.format == "json":
+        print_json(found)
+        return 1 if found.left_out else 0
+    print(render_list(found))
     next_steps = (
         "Next: `paperbench show table2` prints the published numbers, the recipe and the nets. `paperbench run table2 "
         "--profile smoke` trains small nets in minutes; without --profile it runs the paper's experiment."
@@ -45,4 +39,4 @@ def execute(args: argparse.Namespace) -> int:
         next_steps = f"./experiments has others: {listing(here)}. `paperbench list --tables .` lists them."
     if args.tables is None:
         print("\n" + paragraph(next_steps))
-    return 1 if wrong else 0
+    return 1 if found.left_out else 0

@@ -21,6 +21,19 @@ def add_output(parser: argparse.ArgumentParser, formats: Sequence[str], default:
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"the file to write (default: {default})")
 
 
+def add_format(parser: argparse.ArgumentParser) -> None:
+    """Add `--format` to a command that prints a typed document."""
+    name = parser.prog.split()[-1]
+    help_ = f"text (default), or json, as `paperbench schema {name}` describes it"
+    parser.add_argument("--format", choices=("text", "json"), default="text", help=help_)
+
+
+def print_json(document: object) -> None:
+    from paperbench.report.json_format import render
+
+    print(render(document), end="")
+
+
 def format_of(args: argparse.Namespace, formats: Sequence[str]) -> str:
     """Return the format that --format or the name of --out asks for."""
     short = {"text": "txt", "markdown": "md"}

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from paperbench.cli.arguments import add_shared, name_left_out, plan_of, positive_points, rate, warn
-from paperbench.errors import PaperbenchError
+from paperbench.cli.output import add_format, print_json
+from paperbench.errors import PaperbenchError, one_line
 from paperbench.options import command, positive_int
 
 if TYPE_CHECKING:
@@ -60,24 +61,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(
         parser, "--precision", "--device", "--engine", "--at-once", "--stop-at", "--data", "--results", "--tables"
     )
+    add_format(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
     from paperbench.report.grid import paragraph
     from paperbench.report.outlook import render, valuable
+    from paperbench.report.planned import render as render_plan
 
     outlook, problem = _outlook(args)
     plan = plan_of(args, estimate_only=True)
-    cost = None
+    cost, unmeasured = None, ""
     try:
         cost = plan.cost(dict(args.rate)) if plan.remaining else None
     except PaperbenchError as error:
         if args.rate:
             raise
-        warn(f"could not measure how long this takes: {error}")
+        warn(unmeasured := f"could not measure how long this takes: {error}")
+    document = plan.document(cost, args.workers)
+    if args.format == "json":
+        warnings = (*document.warnings, *filter(None, [one_line(unmeasured)]))
+        print_json(replace(document, outlook=outlook, not_simulated=problem, warnings=warnings))
+        return 0
     profile = "" if args.profile == "paper" else f", profile {args.profile}"
     print(paragraph(f"{plan.table.table.name}{profile}: what its runs cost"))
-    print(plan.listing(cost, args.workers))
+    print(render_plan(document))
     if plan.missing_data:
         print(paragraph("Status unknown: ids of runs depend on their data, so without it none can be looked up."))
     heading, commands = "Next, train them:", [command("run", plan.selection, plan.training)]
@@ -114,9 +122,9 @@ def _outlook(args: argparse.Namespace) -> tuple[Outlook | None, str]:
 
 def _commands(plan: Plan, outlook: Outlook, first: NextRuns) -> list[str]:
     """Return the command that trains some runs and, under a heading, the one that judges them if it needs options."""
-    table = outlook.comparison.table
+    table = plan.table.table
     usual = table.seeds_in(table.profiles.named("paper"))
     judge = ["Then compare with the options that you planned with:", command("compare", plan.selection)]
     seeds = first.total if first.total != usual else None
     train = command("run", replace(plan.selection, cells=first.cells[:1], seeds=seeds), plan.training)
-    return [train, *(judge if outlook.comparison.planned != usual else ())]
+    return [train, *(judge if outlook.planned != usual else ())]

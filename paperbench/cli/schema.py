@@ -26,6 +26,13 @@ FORMATS = {
     "comparison": "report.json_format.ComparisonDocument",
     "changes": "compare.against.Changes",
     "facts": "specs.facts.FactsFile",
+    "list": "report.published.TableList",
+    "show": "report.published.ShownTable",
+    "plan": "report.planned.PlanDocument",
+    "status": "runs.status.Statuses",
+    "doctor": "runs.diagnosis.Diagnosis",
+    "rerun": "runs.rerun_record.RerunRecord",
+    "verify": "runs.verify.Verification",
 }
 """The type of each file format, as a path below `paperbench`."""
 

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import argparse
 import random
+import sys
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paperbench.cli.arguments import add_shared
+from paperbench.cli.output import add_format, print_json
 from paperbench.errors import PaperbenchError, count, listing, one_line
 from paperbench.options import Selection, positive_int
 
 if TYPE_CHECKING:
-    import torch
-
     from paperbench.data.dataset import Dataset
-    from paperbench.runs.record import Record
-    from paperbench.runs.rerun import Rerun, Retest
+    from paperbench.runs.rerun_record import Rerun, RerunRecord, Retest
     from paperbench.runs.store import Store
-
+    from paperbench.runs.verify import Verification, VerifiedRun
 
 SUMMARY = "check the files of a results directory; retrain the start of a run"
 DESCRIPTION = (
-    "Recompute the hashes of all runs, external results and analyses, and check that the files belong together. Exit "
-    "status: 0 if all agree; 1 if a file was edited, truncated, swapped or is unreadable, or if a rerun disagrees or "
-    "finds no net to test."
+    "Recompute the hashes of all runs, external results, analyses and kept reruns, and check that the files belong "
+    "together. Exit status: 0 if all agree; 1 if a file was edited, truncated, swapped or is unreadable, or if a rerun "
+    "disagrees or finds no net to test."
 )
 
 
@@ -43,20 +44,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "the same CPU, number of threads and torch, else within 2 %% of the training loss, 0.2 %% of the test loss and "
         "0.1 %% of the test images",
     )
+    parser.add_argument(
+        "--save",
+        action="store_true",
+        help="keep what each retrained run gives, with the kind of machine, in reruns/ of the results directory",
+    )
     add_shared(parser, "--data", "--device", default=None)
     add_shared(parser, "--tables")
+    add_format(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
-    from paperbench.analysis.record import read_analyses
-    from paperbench.runs.external import read_externals
     from paperbench.runs.store import Store
-    from paperbench.runs.verify import verify
     from paperbench.specs.table import know_functions
 
     if args.results and args.positional:
         raise PaperbenchError(f"Name one results directory: {args.positional} or {args.results}.")
-    for option, value in (("--data", args.data), ("--device", args.device)):
+    for option, value in (("--data", args.data), ("--device", args.device), ("--save", args.save)):
         if value and not args.rerun:
             raise PaperbenchError(f"{option} needs --rerun. Add --rerun, or omit {option}.")
     results = args.results or args.positional or Selection.results
@@ -67,36 +71,66 @@ def execute(args: argparse.Namespace) -> int:
             f"{results} has neither runs/, external/ nor analysis/. Name a results directory (`--results DIR`)."
         )
     datasets = _load_datasets(store, args.data) if args.rerun else []
+    stream = sys.stderr if args.format == "json" else sys.stdout
+
+    def say(text: str) -> None:
+        print(one_line(text), file=stream, flush=True)
+
+    found = _checked(results, store, datasets)
+    for line in _lines(found):
+        say(line)
+    if args.rerun:
+        found = _with_reruns(args, store, datasets, found, say)
+    say("OK: all files verified." if found.holds else "Not OK: see above.")
+    if args.format == "json":
+        print_json(found)
+    if args.rerun and found.holds and not any(one.rerun for one in found.reruns):
+        raise PaperbenchError("No run could be retrained. See the lines above for the reasons.")
+    return 0 if found.holds else 1
+
+
+def _checked(results: Path, store: Store, datasets: Sequence[Dataset]) -> Verification:
+    """Check all files of a results directory."""
+    from paperbench.analysis.record import read_analyses
+    from paperbench.runs.external import read_externals
+    from paperbench.runs.rerun_record import read_reruns
+    from paperbench.runs.verify import Verification, about_reruns, verify
+
     runs = verify(store, datasets)
-    externals, complaints = read_externals(results)
-    statuses = ", ".join(f"{n} {status}" for status, n in sorted(Counter(run.status for run in runs).items()))
-    analyses, damaged = read_analyses(results)
-    counts = {
-        "run": len(runs),
-        "external result": len(externals) + len(complaints),
-        "analysis file": len(analyses) + len(damaged),
-    }
-    complaints += damaged
-    found = " and ".join(count(number, noun) for noun, number in counts.items() if number) or "0 runs"
-    _print(f"{results}: {found} checked{statuses and f': {statuses}'}.")
-    problems = [*(problem for run in runs for problem in run.problems), *complaints]
-    remarks: list[object] = [remark for run in runs for remark in run.remarks]
-    if bare := [run.record.run for run in runs if run.record and run.rests_on_record]:
+    externals, wrong_externals = store.gather(read_externals)
+    analyses, wrong_analyses = store.gather(read_analyses)
+    kept, wrong_reruns = store.gather(read_reruns)
+    problems = [*map(one_line, (*wrong_externals, *wrong_analyses, *wrong_reruns))]
+    remarks = [*about_reruns(kept, store.records()[0])]
+    if bare := [run.run for run in runs if run.rests_on_record]:
         which = f"{count(len(bare), 'run')} that kept neither weights nor a last checkpoint ({listing(bare)})"
         remarks.append(f"{which}: nothing here shows that the training took place, or on which data.")
-    for line in [f"remark: {remark}" for remark in remarks] + [f"problem: {problem}" for problem in problems]:
-        _print(line)
-    sound = [run.record for run in runs if run.record and not run.problems]
-    retrained, agrees = _rerun(args, store, datasets, sound) if args.rerun else (0, True)
-    holds = not problems and agrees
-    _print("OK: all files verified." if holds else "Not OK: see above.")
-    if args.rerun and not retrained and holds:
-        raise PaperbenchError("No run could be retrained. See the lines above for the reasons.")
-    return 0 if holds else 1
+    return Verification(
+        schema=1,
+        results=one_line(str(results)),
+        runs=runs,
+        external=len(externals) + len(wrong_externals),
+        analyses=len(analyses) + len(wrong_analyses),
+        remarks=remarks,
+        problems=problems,
+        kept=kept,
+        holds=not problems and not any(run.problems for run in runs),
+    )
 
 
-def _print(text: str) -> None:
-    print(one_line(text), flush=True)
+def _lines(found: Verification) -> Iterator[str]:
+    counts = {
+        "run": len(found.runs),
+        "external result": found.external,
+        "analysis file": found.analyses,
+        "kept rerun": len(found.kept),
+    }
+    statuses = ", ".join(f"{n} {status}" for status, n in sorted(Counter(run.status for run in found.runs).items()))
+    checked = " and ".join(count(number, noun) for noun, number in counts.items() if number) or "0 runs"
+    yield f"{found.results}: {checked} checked{statuses and f': {statuses}'}."
+    parts: list[VerifiedRun | Verification] = [*found.runs, found]
+    yield from (f"remark: {text}" for one in parts for text in one.remarks)
+    yield from (f"problem: {text}" for one in parts for text in one.problems)
 
 
 def _load_datasets(store: Store, directory: Path | None) -> list[Dataset]:
@@ -113,72 +147,72 @@ def _load_datasets(store: Store, directory: Path | None) -> list[Dataset]:
     return datasets
 
 
-def _rerun(args: argparse.Namespace, store: Store, datasets: list[Dataset], records: list[Record]) -> tuple[int, bool]:
-    """Retrain the first iterations of some runs and test their saved nets; print how they compare with the records.
-
-    Returns:
-        Number of retrained runs, and whether all records hold.
-    """
+def _with_reruns(
+    args: argparse.Namespace, store: Store, datasets: Sequence[Dataset], found: Verification, say: Callable[[str], None]
+) -> Verification:
+    """Retrain the start of some runs and test their saved nets; say how they compare with the records."""
     from paperbench.data.sources import data_directory
-    from paperbench.runs.rerun import DisprovedError, rerun_prefix, retest
+    from paperbench.runs.rerun import verify_run
+    from paperbench.runs.rerun_record import write_rerun
     from paperbench.training.device import choose_device
 
-    device = choose_device(args.device or "auto", _print)
+    device = choose_device(args.device or "auto", say)
     by_fingerprint = {data.fingerprint: data for data in datasets}
     rng = random.Random()  # noqa: S311  (chooses runs; does not affect training)
-    candidates = [record for record in records if record.status != "partial"]
+    damaged = {run.run for run in found.runs if run.problems}
+    candidates = [one for one in store.records()[0] if one.run not in damaged and one.status != "partial"]
     rng.shuffle(candidates)
-    checked, retrained, agrees = 0, 0, True
+    reruns: list[RerunRecord] = []
+    without_data: list[str] = []
     for record in candidates:
-        if checked == args.rerun:
+        if len(reruns) == args.rerun:
             break
         if record.data.fingerprint not in by_fingerprint:
-            place = data_directory(args.data)
-            _print(f"not retrained: {record.run}: {record.data.name} is not in {place}. Name its place with --data.")
+            place = f"{record.data.name} is not in {data_directory(args.data)}. Name its place with --data."
+            without_data.append(one_line(f"not retrained: {record.run}: {place}"))
+            say(without_data[-1])
             continue
-        checked += 1
         dataset, directory = by_fingerprint[record.data.fingerprint], store.directory(record.run)
-        try:
-            rerun = rerun_prefix(record, directory.history(), dataset, device, rng, _print)
-            retrained, agrees = retrained + 1, agrees and rerun.holds
-            _print(f"retrained: {_describe_rerun(rerun, device)}")
-        except DisprovedError as error:
-            agrees = False
-            _print(f"problem: {error}")
-            continue
-        except PaperbenchError as error:
-            _print(f"not retrained: {record.run}: {error}")
-        try:
-            for tested in retest(record, directory, dataset, device):
-                agrees = agrees and tested.holds
-                _print(f"tested: {_describe_retest(tested, device)}")
-        except PaperbenchError as error:
-            agrees = False
-            what = "problem" if isinstance(error, DisprovedError) else f"not tested: {record.run}"
-            _print(f"{what}: {error}")
+        one = verify_run(record, directory, dataset, device, rng, say)
+        reruns.append(one)
+        for line in _describe(one):
+            say(line)
+        if args.save and not one.not_retrained:
+            say(f"Wrote {write_rerun(store.root, one)}.")
+    retrained = sum(one.rerun is not None for one in reruns)
     if retrained < args.rerun:
-        _print(
+        say(
             f"Retrained {retrained} of the {count(args.rerun, 'requested run')}; {count(len(candidates), 'run')} "
             "ended and passed the checks above."
         )
-    return retrained, agrees
+    holds = found.holds and all(one.holds for one in reruns)
+    return replace(found, reruns=reruns, remarks=[*found.remarks, *without_data], holds=holds)
 
 
-def _describe_rerun(rerun: Rerun, device: torch.device) -> str:
-    from paperbench.runs.rerun import TOLERANCE
+def _describe(one: RerunRecord) -> Iterator[str]:
+    if one.rerun:
+        yield f"retrained: {one.run}, {_describe_rerun(one.rerun, one.device)}"
+    if one.not_retrained:
+        yield f"not retrained: {one.run}: {one.not_retrained}"
+    yield from (f"tested: {one.run}, {_describe_retest(retest, one.device)}" for retest in one.retests)
+    yield from (f"problem: {failure}" for failure in one.failures)
 
-    text = f"{rerun.run}, iterations 1 to {rerun.iterations:,} on {device}: "
+
+def _describe_rerun(rerun: Rerun, device: str) -> str:
+    from paperbench.runs.rerun_record import TOLERANCE
+
+    text = f"iterations 1 to {rerun.iterations:,} on {device}: "
     if rerun.is_identical:
         return text + "every loss and error equals the recorded one, bit for bit."
     text += f"training losses differ from the record by up to {rerun.deviation:.2%}"
     return text + _judgement(rerun, f"{TOLERANCE:.0%}", "the run is not reproduced")
 
 
-def _describe_retest(retest: Retest, device: torch.device) -> str:
-    from paperbench.runs.rerun import LOSS_TOLERANCE
+def _describe_retest(retest: Retest, device: str) -> str:
+    from paperbench.runs.rerun_record import LOSS_TOLERANCE
 
     how = f", {retest.evaluation}" if retest.evaluation else ""
-    text = f"{retest.run}, {retest.what} on {device}{how}: "
+    text = f"{retest.what} on {device}{how}: "
     if retest.is_identical:
         return text + f"{', '.join(retest.changed)} and test loss equal the recorded ones, bit for bit."
     (first, changed), *others = retest.changed.items()

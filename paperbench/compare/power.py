@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ from paperbench.compare.verdicts import CellFacts
 from paperbench.errors import PaperbenchError
 from paperbench.specs.cell import Cell
 from paperbench.specs.claim import Claim
+from paperbench.typed import typed
 
 
 class NotSimulatedError(PaperbenchError):
@@ -150,12 +151,13 @@ def verdicts(samples: Sequence[Floats], published: Sequence[Floats], targets: Se
     return decisions(intervals(samples, published, targets), np.array([[target.tolerance] for target in targets]))
 
 
-@dataclass(frozen=True)
+@typed
 class CellOutlook:
     """What runs would decide about cells that are judged alike.
 
     Attributes:
         cells: Their ids.
+        dataset, metric, tolerance, published_std: Those of their `Target`.
         reproduced: Chance that a match is reproduced, after the first analysis and after both.
         worse: Chance that an error higher by `WORSE_BY` is called worse.
         false: Chance of a false verdict at a difference as large as the tolerance: reproduced, or worse or better,
@@ -163,13 +165,16 @@ class CellOutlook:
     """
 
     cells: tuple[str, ...]
-    target: Target
+    dataset: str
+    metric: str
+    tolerance: float
+    published_std: float | None
     reproduced: tuple[float, float]
     worse: tuple[float, float]
     false: tuple[float, float]
 
 
-@dataclass(frozen=True)
+@typed
 class ClaimOutlook:
     """Chances of a claim, after the first analysis and after both, if the printed numbers are true."""
 
@@ -178,7 +183,7 @@ class ClaimOutlook:
     contradicted: tuple[float, float]
 
 
-@dataclass(frozen=True)
+@typed
 class NextRuns:
     """The runs of one net that cells need for their next analysis.
 
@@ -199,11 +204,13 @@ class NextRuns:
     worth: float
 
 
-@dataclass(frozen=True)
+@typed
 class Outlook:
     """What runs of a table would decide.
 
     Attributes:
+        name: The table's number in the paper.
+        planned: Runs per cell, fixed beforehand.
         std: Assumed standard deviation of a single run, in percentage points.
         source: Where it is from.
         unsimulated: Number of claims that the simulation does not cover, as they are not about mean test errors.
@@ -212,7 +219,8 @@ class Outlook:
         left_out: Files, records and results that could not be used, one sentence each.
     """
 
-    comparison: Comparison
+    name: str
+    planned: int
     std: float
     source: Literal["given", "seen", "published"]
     cells: tuple[CellOutlook, ...]
@@ -251,7 +259,8 @@ def assess_outlook(
     claims = tuple(simulation.claims())
     selected = [claim for claim in comparison.table.expected.claims if simulation.selects(claim)]
     return Outlook(
-        comparison,
+        comparison.table.name,
+        comparison.planned,
         simulation.std,
         "given" if std else "seen" if seen else "published",
         tuple(simulation.cells()),
@@ -308,7 +317,9 @@ class _Simulation:
             false, *is_beyond = at_tolerance[:, :, alike].mean(axis=2).T
             false = np.maximum(false, np.sum(is_beyond, axis=0))
             reproduced, is_worse = match[:, 0, alike].mean(axis=1), worse[:, 1, alike].mean(axis=1)
-            yield CellOutlook(cells, target, _pair(reproduced), _pair(is_worse), _pair(false))
+            std = cast(float | None, target.published_std)  # of cells of a table
+            of_target = target.dataset, target.metric, target.tolerance, std
+            yield CellOutlook(cells, *of_target, _pair(reproduced), _pair(is_worse), _pair(false))
 
     def _rates(self, shifts: Sequence[float]) -> Floats:
         """Return how often each verdict is given, of shape (2, 3, cells)."""

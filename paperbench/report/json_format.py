@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
 from paperbench import __version__
-from paperbench.compare.against import Changes
 from paperbench.compare.claims import ClaimVerdict, Standing
 from paperbench.compare.comparison import Comparison
 from paperbench.compare.deviations import Deviation
@@ -83,8 +82,8 @@ class ComparisonDocument:
         return f"<{self.table} compared: {cells}{f'; claims: {claims}' if claims else ''}>"
 
 
-def render(document: ComparisonDocument | Changes) -> str:
-    """Return the JSON, in ASCII, which any terminal can print, with a newline at the end."""
+def render(document: object) -> str:
+    """Return the JSON of a typed value, in ASCII, which any terminal can print, with a newline at the end."""
     return json.dumps(json.loads(to_json(document)), indent=1) + "\n"
 
 

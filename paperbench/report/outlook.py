@@ -23,7 +23,7 @@ def valuable(outlook: Outlook) -> list[NextRuns]:
 
 def render(outlook: Outlook, long: bool = False) -> str:
     """Format an outlook with the next runs; if `long`, with all of these."""
-    planned = outlook.comparison.planned
+    planned = outlook.planned
     are = "is" if planned == 1 else "are"
     source = {
         "given": "as given by `--std`",
@@ -31,7 +31,7 @@ def render(outlook: Outlook, long: bool = False) -> str:
         "published": "typical of those that the authors print; `--std` sets another",
     }[outlook.source]
     heading = paragraph(
-        f"{outlook.comparison.table.name}: what {count(planned, 'run')} per cell would decide, or "
+        f"{outlook.name}: what {count(planned, 'run')} per cell would decide, or "
         f"{2 * planned} where {planned} {are} too few. Simulated with a standard deviation of {outlook.std:.2g} points "
         f"between runs ({source}), and judged with noise shared across the table."
     )
@@ -39,17 +39,17 @@ def render(outlook: Outlook, long: bool = False) -> str:
 
 
 def _cells(outlook: Outlook) -> Iterator[str]:
-    planned, total = outlook.comparison.planned, sum(len(one.cells) for one in outlook.cells)
+    planned, total = outlook.planned, sum(len(one.cells) for one in outlook.cells)
     rows = []
     for one in sorted(outlook.cells, key=lambda one: len(one.cells)):
-        is_possible = [one.target.published_std is not None or n * planned >= MIN_RUNS_OF_NOISE for n in (1, 2)]
-        worse = _pair(one.worse, is_possible) if one.target.tolerance < WORSE_BY else NOTHING
+        is_possible = [one.published_std is not None or n * planned >= MIN_RUNS_OF_NOISE for n in (1, 2)]
+        worse = _pair(one.worse, is_possible) if one.tolerance < WORSE_BY else NOTHING
         chances = _pair(one.reproduced, is_possible), worse, _pair(one.false, is_possible, decimals=1)
-        rows.append((_named(one, total), f"{one.target.tolerance:g}", *chances))
+        rows.append((_named(one, total), f"{one.tolerance:g}", *chances))
     grid = Grid(("cells", "tol.", "reproduced", "worse", "false"), tuple(rows), ("left", *("right",) * 4))
     yield f"Cells: chance in percent of each verdict after {planned} / {2 * planned} runs\n{as_text(grid)}"
-    within = any(one.target.tolerance >= WORSE_BY for one in outlook.cells)
-    too_few = planned < MIN_RUNS_OF_NOISE and any(one.target.published_std is None for one in outlook.cells)
+    within = any(one.tolerance >= WORSE_BY for one in outlook.cells)
+    too_few = planned < MIN_RUNS_OF_NOISE and any(one.published_std is None for one in outlook.cells)
     yield paragraph(
         "tol.: tolerance, in points. reproduced: if our true error is the paper's. "
         f"worse: if it is higher by {WORSE_BY:g} point{' (-: within the tolerance)' if within else ''}. "
@@ -72,12 +72,12 @@ def _named(one: CellOutlook, total: int) -> str:
         return ", ".join(one.cells)
     if len(one.cells) == total:
         return f"all {total} cells"
-    metric = ", top-5" if one.target.metric == "top5" else ""
-    return f"{len(one.cells)} cells, {one.target.dataset}{metric}"
+    metric = ", top-5" if one.metric == "top5" else ""
+    return f"{len(one.cells)} cells, {one.dataset}{metric}"
 
 
 def _claims(outlook: Outlook) -> Iterator[str]:
-    planned = outlook.comparison.planned
+    planned = outlook.planned
     asked = [one for one in outlook.claims if one.claim.section == ASKED]
     if len(asked) < len(outlook.claims):
         heading = f"Claims: chance in percent to be supported after {planned} / {2 * planned} runs, if the printed "

@@ -13,7 +13,7 @@ from typing import TextIO
 from paperbench.errors import count, duration
 from paperbench.runs.history import HistoryLine
 from paperbench.runs.observer import Observer
-from paperbench.runs.planning import PlannedRun
+from paperbench.runs.planning import PlannedRun, places
 from paperbench.runs.record import Record
 from paperbench.streams import Clock, StatusLine
 
@@ -179,8 +179,9 @@ class Progress(Observer):
         self._numbers.setdefault(run.id, len(self._numbers) + 1)
 
     def _name(self, run: PlannedRun, is_short: bool = False) -> str:
-        what = f"{', '.join(run.places)} ({run.net_name}, seed {run.seed}, run {run.id})"
-        return f"[{self._numbers[run.id]}/{self._runs}] {f'{run.places[0]}, seed {run.seed}' if is_short else what}"
+        of_run = places(run.cells)
+        what = f"{', '.join(of_run)} ({run.net_name}, seed {run.seed}, run {run.id})"
+        return f"[{self._numbers[run.id]}/{self._runs}] {f'{of_run[0]}, seed {run.seed}' if is_short else what}"
 
     def _say_below(self, run: PlannedRun, text: str) -> None:
         """Print a line of a run, which follows the one with its name unless runs take turns."""

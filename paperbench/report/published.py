@@ -2,23 +2,137 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
 from typing import Literal
 
-from paperbench.catalogue import DATASETS
-from paperbench.report.grid import Grid, as_markdown, as_text, escape_markdown, paper_grid, paragraph
+from paperbench.architecture import parameters
+from paperbench.catalogue import DATASETS, Net
+from paperbench.errors import one_line
+from paperbench.report.grid import NOTHING, Grid, as_markdown, as_text, escape_markdown, paper_grid, paragraph
 from paperbench.specs.cell import Cell
+from paperbench.specs.expected import Expected, ExpectedCell
+from paperbench.specs.experiment import Experiment, Setting
 from paperbench.specs.profile import Profile
-from paperbench.specs.recipe import format_value
-from paperbench.specs.table import Table
+from paperbench.specs.recipe import Recipe, format_value
+from paperbench.specs.table import Table, load_profiles, read_tables
+from paperbench.typed import Count, Id, Line, Natural, typed
 
 _MAX_DIFFERING = 4
 """Maximum number of settings in which a recipe is described as a variant of another."""
 
 
+@typed
+class ListedTable:
+    """A table in a list, with the numbers of its cells that run by default, and only on request."""
+
+    table: Id
+    title: Line
+    cells: Natural
+    on_request: Natural
+    seeds: Count
+
+
+@typed
+class TableList:
+    """The tables and the titles of the profiles in a directory with experiments/.
+
+    Attributes:
+        left_out: What is wrong with each table that cannot be read, by its id.
+    """
+
+    schema: Literal[1]
+    tables: tuple[ListedTable, ...]
+    profiles: Mapping[str, str]
+    left_out: Mapping[str, str]
+
+    @classmethod
+    def read(cls, root: Path) -> TableList:
+        wrong: dict[str, str] = {}
+        tables = []
+        for one in (table.experiment for table in read_tables(root, wrong.__setitem__)):
+            on_request = sum(len(row.cells) for row in one.rows if row.on_request)
+            cells = sum(len(row.cells) for row in one.rows) - on_request
+            tables.append(ListedTable(one.table, one.title, cells, on_request, one.seeds))
+        profiles = {name: profile.title for name, profile in load_profiles(root).profiles.items()}
+        return cls(1, tuple(tables), profiles, {one_line(name): one_line(why) for name, why in wrong.items()})
+
+
+def render_list(found: TableList) -> str:
+    """Format a list of tables and profiles; tables that cannot be read are among the others."""
+    rows = [(name, NOTHING, NOTHING, f"cannot be read: {why}") for name, why in found.left_out.items()]
+    for one in found.tables:
+        cells = f"{one.cells} + {one.on_request} on request" if one.on_request else str(one.cells)
+        rows.append((one.table, cells, str(one.seeds), one.title))
+    headers = ("table", "cells", "runs per cell", "title")
+    tables = as_text(Grid(headers, tuple(sorted(rows)), ("left", "left", "right", "left")))
+    return f"{tables}\n\n{as_text(Grid(('profile', 'title'), tuple(found.profiles.items()), ('left', 'left')))}"
+
+
+@typed
+class ShownNet:
+    """A net of a cell in a profile.
+
+    Attributes:
+        setting: The value of the swept argument; empty in a cell with a single net.
+        recipe: A key of `recipes`.
+        parameters: None for a net of a user's function, which is not built here.
+    """
+
+    cell: Line
+    setting: Line
+    net: str
+    depth: int | None
+    family: str
+    dataset: Line
+    recipe: Line
+    parameters: Count | None
+
+
+@typed
+class ShownTable:
+    """A table before anything is run.
+
+    Attributes:
+        experiment, expected: Its files. Results that other tables print are in `published`, too.
+        published: The published result of each cell.
+        seeds, nets, recipes: What the profile trains.
+    """
+
+    schema: Literal[1]
+    profile: Line
+    experiment: Experiment
+    expected: Expected
+    published: Mapping[str, ExpectedCell]
+    seeds: Count
+    nets: tuple[ShownNet, ...]
+    recipes: Mapping[str, Recipe]
+
+    @classmethod
+    def of(cls, table: Table, profile_name: str) -> ShownTable:
+        profile = table.profile(profile_name)
+        return cls(
+            schema=1,
+            profile=profile_name,
+            experiment=table.experiment,
+            expected=table.expected,
+            published={cell.id: cell.published for cell in table.all_cells},
+            seeds=table.seeds_in(profile),
+            nets=tuple(_shown(cell, one, profile) for cell in table.all_cells for one in cell.settings),
+            recipes={cell.recipe: table.recipe_in(profile, cell.recipe) for cell in table.all_cells},
+        )
+
+
+def _shown(cell: Cell, setting: Setting, profile: Profile) -> ShownNet:
+    net, reference = cell.net_in(profile, setting), str(cell.reference_in(profile, setting))
+    of_net = cell.dataset_in(profile), cell.recipe, parameters(net) if isinstance(net, Net) else None
+    return ShownNet(cell.id, setting.label, reference, net.depth, net.family, *of_net)
+
+
 def describe(table: Table, profile_name: str, long: bool = False) -> str:
     """Describe a table and what its cells train in a profile; if `long`, with sources, notes and claims."""
-    profile = table.profiles.named(profile_name)
+    shown, profile = ShownTable.of(table, profile_name), table.profiles.named(profile_name)
     defaults, paper = table.defaults, table.source.paper
     how = f"{defaults.statistic} of {defaults.n} runs" if defaults.n > 1 else "single runs"
     usual, cells = (defaults.n, defaults.tolerance), table.all_cells
@@ -33,8 +147,8 @@ def describe(table: Table, profile_name: str, long: bool = False) -> str:
         published_table(table),
         paragraph(published if table.has_numbers else "No number is published: the runs are reported, not judged."),
         *(_remarks(table) if long else ()),
-        _nets(table, profile, profile_name, long),
-        *_recipes(table, profile, long),
+        _nets(shown, profile, long),
+        *_recipes(shown, long),
     ]
     if not long:
         parts.append(paragraph("`--long` adds sources, notes, differing numbers, re-implementations and claims."))
@@ -105,18 +219,17 @@ def _points(tolerance: float) -> str:
     return f"{tolerance:g} percentage point{'' if tolerance == 1 else 's'}"
 
 
-def _nets(table: Table, profile: Profile, profile_name: str, long: bool) -> str:
-    precision = table.experiment.precision
+def _nets(shown: ShownTable, profile: Profile, long: bool) -> str:
+    precision = shown.experiment.precision
     asked = f"; precision: {precision}" if precision else ""
-    seeds = table.seeds_in(profile)
-    heading = paragraph(f"Nets in profile {profile_name} ({profile.title}); seeds: {seeds}{asked}")
+    heading = paragraph(f"Nets in profile {shown.profile} ({profile.title}); seeds: {shown.seeds}{asked}")
     by_row: dict[str, dict[str, tuple[str, ...]]] = {}
-    for cell in table.all_cells:
-        by_row.setdefault(cell.row.id, {})[cell.id] = _net_of(cell, profile)
+    for cell, (*nets,) in groupby(shown.nets, lambda net: net.cell):
+        by_row.setdefault(cell.split("/")[0], {})[cell] = _net_of(nets)
     rows: list[tuple[str, ...]] = []
-    for row, nets in by_row.items():
-        is_same = len(nets) > 1 and len(set(nets.values())) == 1
-        named = {f"{row}/*": next(iter(nets.values()))} if is_same else nets
+    for row, of_row in by_row.items():
+        is_same = len(of_row) > 1 and len(set(of_row.values())) == 1
+        named = {f"{row}/*": next(iter(of_row.values()))} if is_same else of_row
         rows += [(cell, *net) for cell, net in named.items()]
     headers, alignment = ("cell", "net", "depth", "family", "data set"), ("left", "left", "right", "left", "left")
     parts, width = ("key", "net", "minor", "minor", "minor"), 5 if long else 2
@@ -124,34 +237,33 @@ def _nets(table: Table, profile: Profile, profile_name: str, long: bool) -> str:
     return f"{heading}\n{as_text(grid, long=False)}"
 
 
-def _net_of(cell: Cell, profile: Profile) -> tuple[str, ...]:
+def _net_of(nets: Sequence[ShownNet]) -> tuple[str, ...]:
     """Return the net of a cell, or the first and last setting of a sweep, with depth, family and data set."""
-    first, last = cell.settings[0], cell.settings[-1]
-    text = str(cell.reference_in(profile, first))
+    first, last = nets[0], nets[-1]
+    text = first.net
     if first != last:  # such as "net(gate_bias=0 to -5)"
-        text = f"{text.removesuffix(')')} to {last.label.partition('=')[2]})"
-    net = cell.net_in(profile, first)
-    return text, str(net.depth), net.family, DATASETS[cell.dataset_in(profile)].title
+        text = f"{text.removesuffix(')')} to {last.setting.partition('=')[2]})"
+    return text, str(first.depth), first.family, DATASETS[first.dataset].title
 
 
-def _recipes(table: Table, profile: Profile, long: bool) -> Iterator[str]:
+def _recipes(shown: ShownTable, long: bool) -> Iterator[str]:
     by_recipe: dict[str, list[str]] = {}
-    for cell in table.all_cells:
-        by_recipe.setdefault(cell.recipe, []).append(cell.id)
-    shown: dict[str, dict[str, str]] = {}
+    for cell, its_recipe in {net.cell: net.recipe for net in shown.nets}.items():
+        by_recipe.setdefault(its_recipe, []).append(cell)
+    described: dict[str, dict[str, str]] = {}
     for name, cells in by_recipe.items():
-        recipe = table.recipe_in(profile, name)
+        recipe = shown.recipes[name]
         values = recipe.defining_values() | ({} if recipe.warm_up else {"warm_up": None})
         texts = {key: f"{key} {format_value(value)}" for key, value in values.items()}
         if recipe.evaluations:
             tests = " and ".join(f"a {evaluation}" for evaluation in recipe.evaluations.values())
             texts["evaluations"] = f"tested on {tests}"
         settings = "; ".join(texts.values())
-        for earlier, others in shown.items():
+        for earlier, others in described.items():
             differing = [text for key, text in texts.items() if others.get(key) != text]
             if others.keys() <= texts.keys() and len(differing) <= _MAX_DIFFERING:
                 settings = f"as {earlier}, but {'; '.join(differing)}"
-        shown[recipe.recipe] = texts
+        described[recipe.recipe] = texts
         listed = ", ".join(cells) if len(cells) <= 3 else f"{len(cells)} cells"
         whose = f" of {listed}" if len(by_recipe) > 1 else ""
         source = f" ({recipe.source})" if long and recipe.source else ""

@@ -5,26 +5,31 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from paperbench.errors import count, duration, listing, one_line
+from paperbench.errors import count, duration, listing
 from paperbench.report.grid import NOTHING, Grid, as_text, paragraph
-from paperbench.runs.status import STATES, RunProgress, RunStatus, TableStatus
+from paperbench.runs.status import STATES, RunProgress, RunStatus, Statuses, TableStatus
 
 
-def render_jobs(jobs: Counter[str] | None) -> str:
-    """Format the numbers of jobs in Slurm's queue; None means that it did not answer."""
-    if jobs is None:
-        return "Slurm: squeue did not answer."
-    listed = ", ".join(f"{number:,} {one_line(state)}" for state, number in jobs.most_common())
-    return paragraph(f"Slurm: {count(jobs.total(), 'job')} of yours on this results directory: {listed}.")
+def render(found: Statuses) -> Iterator[str]:
+    """Yield blocks: the tables, and the jobs in Slurm's queue."""
+    yield from (block for one in found.tables for block in _render_table(one))
+    if "done" in found.states:
+        yield "Facts are not looked at: `paperbench plan TABLE` says which runs have others."
+    if found.jobs is None:
+        yield "Slurm: squeue did not answer."
+    elif found.jobs:
+        listed = ", ".join(f"{number:,} {state}" for state, number in Counter(found.jobs).most_common())
+        jobs = count(sum(found.jobs.values()), "job")
+        yield paragraph(f"Slurm: {jobs} of yours on this results directory: {listed}.")
 
 
-def render(status: TableStatus) -> Iterator[str]:
+def _render_table(status: TableStatus) -> Iterator[str]:
     """Yield blocks of the status of a table: its cells, the runs in training, and what is wrong with others."""
     counts = Counter(run.state for run in status.runs)
     where = f" ({' and '.join(status.shown)})" if status.shown else ""
     states = [f"{counts['done']:,} of {count(counts.total(), 'run')} done"]
     states += [f"{counts[state]:,} {state}" for state in STATES[1:] if counts[state]]
-    yield paragraph(f"{status.table.name}, profile {status.profile}{where}: {', '.join(states)}.")
+    yield paragraph(f"{status.name}, profile {status.profile}{where}: {', '.join(states)}.")
     rows = []
     for cell, runs in status.cells.items():
         of_cell = Counter(run.state for run in runs)

@@ -10,7 +10,6 @@ import platform
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -19,9 +18,10 @@ from paperbench.catalogue import DATASETS, FAMILIES, Net
 from paperbench.data.cifar_batches import DIRECTORIES
 from paperbench.data.share import WHOLE
 from paperbench.data.sources import load_dataset
-from paperbench.errors import PaperbenchError, listing, one_line, without_paths
+from paperbench.errors import PaperbenchError, format_bytes, listing, one_line, without_paths
 from paperbench.processors import quota
-from paperbench.runs.disk_space import format_bytes, free_bytes
+from paperbench.runs.diagnosis import Choice, Diagnosis
+from paperbench.runs.disk_space import free_bytes
 from paperbench.runs.environment import code_facts, cudnn_version, environment_facts
 from paperbench.runs.planning import needed_datasets
 from paperbench.runs.record import Environment
@@ -34,25 +34,6 @@ from paperbench.training.precision import choose_precision
 CPU = torch.device("cpu")
 
 
-@dataclass
-class Diagnosis:
-    """What `run` would find.
-
-    Attributes:
-        device: The device that it takes; None if it refuses the one asked for.
-        facts: Sentences about the machine by subject.
-        choices: Table, precision, engine, and memory of a training step of the largest net.
-        reasons: Why these.
-        problems: What fails, and what to do about it.
-    """
-
-    device: torch.device | None = None
-    facts: dict[str, str] = field(default_factory=dict)
-    choices: list[tuple[str, str, str, str]] = field(default_factory=list)
-    reasons: list[str] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-
-
 def diagnose(wanted: str, data: Path, results: Path, tables: Sequence[Table]) -> Diagnosis:
     """Find out what `run` would.
 
@@ -61,30 +42,32 @@ def diagnose(wanted: str, data: Path, results: Path, tables: Sequence[Table]) ->
         data: Directory with the data sets, which are loaded.
         results: Results directory, which need not exist.
     """
-    found = Diagnosis()
+    found, device = Diagnosis(schema=1), None
     if platform.system() == "Windows":
         found.problems.append("Windows does not rename open files, so no run can be saved. Use WSL 2.")
     driver = output_of("nvidia-smi", "--query-gpu=driver_version,name", "--format=csv,noheader")
     gpus = _gpus(is_listed=driver[:1].isdigit())
     try:
-        found.device = choose_device(wanted, lambda _: None)
+        device = choose_device(wanted, lambda _: None)
     except PaperbenchError as error:
         found.problems.append(str(error))
-    if wanted == "auto" and found.device == CPU:
-        found.problems += [f"The CPU is used, as {gpu} does not work: {problem}" for gpu, problem in gpus.items()]
-    found.facts = {**_software(), "driver": driver or "nvidia-smi not found"}
-    found.facts |= {str(gpu): _describe_gpu(gpu, problem) for gpu, problem in gpus.items()} or {"GPU": "none"}
-    found.facts |= _machine(results)
+    if wanted == "auto" and device == CPU:
+        found.problems.extend(f"The CPU is used, as {gpu} does not work: {why}" for gpu, why in gpus.items())
+    found.facts.update({**_software(), "driver": driver or "nvidia-smi not found"})
+    found.facts.update({str(gpu): _describe_gpu(gpu, problem) for gpu, problem in gpus.items()} or {"GPU": "none"})
+    found.facts.update(_machine(results))
     needed = {table.id: needed_datasets(table.cells(), table.profiles.named("paper")) for table in tables}
     for key in DIRECTORIES:
         _examine_dataset(key, data.absolute(), [table for table, keys in needed.items() if key in keys], found)
-    for table in tables if found.device else ():
-        _choose(table, found)
-    found.facts = {name: without_paths(one_line(fact)) for name, fact in found.facts.items()}
-    found.reasons, found.problems = (
-        [without_paths(one_line(text)) for text in dict.fromkeys(texts)] for texts in (found.reasons, found.problems)
+    if device:
+        for table in tables:
+            _choose(table, device, found)
+    facts = {name: without_paths(one_line(fact)) for name, fact in found.facts.items()}
+    reasons, missing, problems = (
+        [without_paths(one_line(text)) for text in dict.fromkeys(texts)]
+        for texts in (found.reasons, found.missing, found.problems)
     )
-    return found
+    return Diagnosis(1, str(device) if device else None, facts, found.choices, reasons, missing, problems)
 
 
 def _software() -> dict[str, str]:
@@ -152,9 +135,9 @@ def _examine_dataset(key: str, directory: Path, users: Sequence[str], found: Dia
         dataset = load_dataset(key, directory)
     except PaperbenchError as error:
         reason = str(error).replace(f"{directory}/", "").replace(str(directory), "[path]").split(". ")[0]
-        found.facts[title] = "missing" if "not found" in reason else "cannot be used"
-        need = "needs" if len(users) == 1 else "need"
-        found.problems.append(
+        is_missing, need = "not found" in reason, "needs" if len(users) == 1 else "need"
+        found.facts[title] = "missing" if is_missing else "cannot be used"
+        (found.missing if is_missing else found.problems).append(
             f"{reason}; {listing(users)} {need} it. `paperbench data download {key}` gets the original files into "
             "./data, or where `--data DIR` says."
         )
@@ -163,9 +146,9 @@ def _examine_dataset(key: str, directory: Path, users: Sequence[str], found: Dia
         found.facts[title] = f"{dataset.name}, {of_paper}"
 
 
-def _choose(table: Table, found: Diagnosis) -> None:
+def _choose(table: Table, device: torch.device, found: Diagnosis) -> None:
     """Add what `run` takes for a table."""
-    device, paper, own = found.device or CPU, table.profiles.named("paper"), table.experiment.precision
+    paper, own = table.profiles.named("paper"), table.experiment.precision
     precision = choose_precision(own, device)
     trainings = [
         (net, table.recipe_in(paper, cell.recipe))
@@ -176,7 +159,7 @@ def _choose(table: Table, found: Diagnosis) -> None:
     net, recipe = max(trainings, key=lambda training: _activations(training[0]))
     ways = ways_to_train(net, recipe, precision, None, engine_candidates("auto", device), WHOLE)
     fastest, free = next(ways), memory_free(device)
-    found.choices.append((table.id, precision, fastest.engine, format_bytes(fastest.needed)))
+    found.choices.append(Choice(table.id, precision, fastest.engine, fastest.needed))
     found.reasons.append(f"{precision}: what {table.id} asks for" if own else f"{precision}: the default on {device}")
     found.reasons.append(f"{fastest.engine}: {why_best('auto', device)}")
     if free is None or fastest.needed <= free:

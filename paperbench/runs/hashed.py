@@ -6,9 +6,9 @@ import hashlib
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import GetJsonSchemaHandler
+from pydantic import GetJsonSchemaHandler, SerializerFunctionWrapHandler, model_serializer
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -43,10 +43,13 @@ class HashedJson:
         """The end of the file's path, which no other values share."""
         raise NotImplementedError
 
+    @property
+    def sha256(self) -> str:
+        return _sha256(canonical_json(asdict(self)))
+
     def to_json(self) -> str:
         """Return the text of the file."""
-        values = asdict(self)
-        return json.dumps({**values, "sha256": _sha256(canonical_json(values))}, indent=1, allow_nan=False) + "\n"
+        return json.dumps({**asdict(self), "sha256": self.sha256}, indent=1, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes, where: Path | str = "") -> Self:
@@ -99,6 +102,11 @@ class HashedJson:
             except Finding as found:
                 complaints.append(str(found))
         return values, complaints
+
+    @model_serializer(mode="wrap")
+    def _with_hash(self, values: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """As part of another document, the values have their hash, too."""
+        return {**values(self), "sha256": self.sha256}
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:

@@ -47,15 +47,14 @@ class PlannedRun:
         return self.recipe.photographs.crop if self.recipe.photographs else DATASETS[self.dataset.key].size
 
     @property
-    def places(self) -> tuple[str, ...]:
-        """The cells that use this run, with the row's id in place of several cells of a row."""
-        rows = [cell.split("/")[0] for cell in self.cells]
-        pairs = zip(self.cells, rows, strict=True)
-        return tuple(dict.fromkeys(row if rows.count(row) > 1 else cell for cell, row in pairs))
-
-    @property
     def net_name(self) -> str:
         return str(self.reference)
+
+
+def places(cells: Sequence[str]) -> tuple[str, ...]:
+    """Return cells with the row's id in place of several cells of a row."""
+    rows = [cell.split("/")[0] for cell in cells]
+    return tuple(dict.fromkeys(row if rows.count(row) > 1 else cell for cell, row in zip(cells, rows, strict=True)))
 
 
 def needed_datasets(cells: list[Cell], profile: Profile) -> list[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby, takewhile
 from pathlib import Path
 
@@ -14,16 +14,17 @@ import torch
 
 from paperbench.catalogue import DATASETS, AnyNet
 from paperbench.data.dataset import Dataset
-from paperbench.errors import RunError, count
+from paperbench.errors import PaperbenchError, RunError, count, one_line, shorten
 from paperbench.files import MAX_TENSOR_FILE_BYTES, format_read_error, read_at_most
 from paperbench.models.building import draws_noise
 from paperbench.options import is_bit_equal
 from paperbench.processors import processors
 from paperbench.runs.checkpoints import CheckpointFile
-from paperbench.runs.environment import environment_facts
+from paperbench.runs.environment import code_facts, environment_facts
 from paperbench.runs.history import HistoryLine, history_line
 from paperbench.runs.planning import net_and_recipe
 from paperbench.runs.record import Environment, Record
+from paperbench.runs.rerun_record import MAX_DEVIATION, Rerun, RerunRecord, Retest, all_hold
 from paperbench.runs.resume import Checkpoint, CheckpointError
 from paperbench.runs.store import RunDirectory
 from paperbench.specs.recipe import Evaluation, Recipe
@@ -42,84 +43,53 @@ MAX_WINDOWS = 3
 MAX_IMAGES = 1_000_000
 """Maximum number of images that a rerun trains on: twenty epochs of CIFAR."""
 
-TOLERANCE = 0.02
-"""Allowed relative difference of a training loss (mean over a window) on other hardware or libraries."""
-
-IMAGES_TOLERANCE = 0.001
-"""Allowed difference of the test error of the saved net on other hardware or libraries, as a share of the test images.
-
-The net is the same, so only images whose two best classes have almost equal scores can change sides. Of 1,797 noisy
-images, most of them misclassified, bfloat16 moved 8 and the number of errors by 1 against float64, and float32 none.
-"""
-
-LOSS_TOLERANCE = 0.002
-"""Allowed relative difference of the test loss of the saved net on other hardware or libraries.
-
-In the same test bfloat16 changed the loss by 0.00012 of it.
-"""
-
-
-@dataclass(frozen=True)
-class Rerun:
-    """The outcome of retraining the first iterations of a run.
-
-    Attributes:
-        iterations: Number of retrained iterations.
-        is_same_machine: Whether CPU, threads and torch are as recorded, and both engines are eager or graph, so that
-            the numbers must be bit-identical.
-        is_identical: Whether every loss and error is bit-identical to the record.
-        deviation: Largest relative difference of a training loss.
-    """
-
-    run: str
-    iterations: int
-    is_same_machine: bool
-    is_identical: bool
-    deviation: float
-
-    @property
-    def holds(self) -> bool:
-        """Whether the rerun agrees with the record."""
-        return self.is_identical or (not self.is_same_machine and self.deviation <= TOLERANCE)
-
-
-@dataclass(frozen=True)
-class Retest:
-    """The outcome of testing the saved net of a run again in one way.
-
-    Attributes:
-        what: The net, in words.
-        evaluation: None for whole images.
-        images: Size of the test set.
-        is_same_machine: As for `Rerun`, with the machine of the last session.
-        is_identical: Whether errors and loss are bit-identical to the record.
-        changed: Differences of the numbers of misclassified images, by the name of the error.
-        deviation: Relative difference of the test loss.
-    """
-
-    run: str
-    what: str
-    evaluation: Evaluation | None
-    images: int
-    is_same_machine: bool
-    is_identical: bool
-    changed: Mapping[str, int]
-    deviation: float
-
-    @property
-    def allowed(self) -> int:
-        """Number of images by which another machine may differ; at least one."""
-        return math.ceil(self.images * IMAGES_TOLERANCE)
-
-    @property
-    def holds(self) -> bool:
-        """Whether the saved net has the recorded errors and loss."""
-        is_near = max(self.changed.values()) <= self.allowed and self.deviation <= LOSS_TOLERANCE
-        return self.is_identical or (not self.is_same_machine and is_near)
-
 
 class DisprovedError(RunError):
     """A record whose net cannot have been trained or saved as it says."""
+
+
+def verify_run(
+    record: Record,
+    directory: RunDirectory,
+    dataset: Dataset,
+    device: torch.device,
+    random_state: random.Random,
+    announce: Callable[[str], None] = lambda _: None,
+) -> RerunRecord:
+    """Retrain the start of a run and test its saved net; see `rerun_prefix` and `retest`."""
+    rerun, not_retrained, retests, failures = None, None, list[Retest](), list[str]()
+    try:
+        rerun = rerun_prefix(record, directory.history(), dataset, device, random_state, announce)
+    except DisprovedError as error:
+        failures.append(str(error))
+    except PaperbenchError as error:
+        not_retrained = _line(error)
+    try:
+        retests = [] if failures else retest(record, directory, dataset, device)
+    except DisprovedError as error:
+        failures.append(str(error))
+    except PaperbenchError as error:
+        failures.append(f"not tested: {record.run}: {error}")
+    with _computing_like(record.sessions[0].environment, device):
+        environment = environment_facts(device)
+    return RerunRecord(
+        schema=1,
+        kind="rerun",
+        run=record.run,
+        history_sha256=record.files.history_sha256,
+        holds=all_hold(rerun, retests, failures),
+        device=str(device),
+        code=code_facts(),
+        environment=environment,
+        rerun=rerun,
+        not_retrained=not_retrained,
+        retests=tuple(retests),
+        failures=tuple(map(_line, failures)),
+    )
+
+
+def _line(text: object) -> str:
+    return one_line(shorten(str(text), 2_000))
 
 
 def rerun_prefix(
@@ -176,7 +146,6 @@ def rerun_prefix(
     if not is_same and any((line.train_loss is None) != (again.train_loss is None) for line, again in pairs):
         raise RunError("it diverges in these iterations, which on other hardware may happen elsewhere.")
     return Rerun(
-        run=record.run,
         iterations=lines[-1].iteration,
         is_same_machine=is_same,
         is_identical=all(line == again for line, again in pairs),
@@ -222,7 +191,6 @@ def retest(record: Record, directory: RunDirectory, dataset: Dataset, device: to
             new = dict(zip(errors, (again.error, again.top5_error), strict=False))
             found.append(
                 Retest(
-                    run=record.run,
                     what=what,
                     evaluation=evaluation,
                     images=dataset.num_test,
@@ -302,7 +270,8 @@ def _retrain(trainer: Trainer, lines: Sequence[HistoryLine], images: int) -> Ite
 
 
 def _deviation(recorded: float, repeated: float) -> float:
-    return abs(repeated - recorded) / abs(recorded) if recorded else abs(repeated)
+    found = abs(repeated - recorded) / abs(recorded) if recorded else abs(repeated)
+    return found if found < MAX_DEVIATION else MAX_DEVIATION  # also if it is not a number
 
 
 @contextmanager

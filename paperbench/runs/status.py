@@ -12,11 +12,10 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 from paperbench.catalogue import DATASETS
-from paperbench.errors import RunError
+from paperbench.errors import RunError, one_line
 from paperbench.runs.history import History
 from paperbench.runs.lease import HeldRun, Holder
 from paperbench.runs.planning import run_spec
@@ -26,9 +25,12 @@ from paperbench.specs.cell import Cell
 from paperbench.specs.recipe import Recipe
 from paperbench.specs.run_spec import Precision, RunSpec
 from paperbench.specs.table import Table
+from paperbench.typed import Line, typed
 
 State = Literal["done", "running", "waiting", "paused", "failed"]
 STATES: tuple[State, ...] = get_args(State)
+_MAX_RATE = 1e9
+"""Iterations per second that no machine makes."""
 _MAX_GROUPS = 20
 """A digest is computed for each group and net of a table."""
 
@@ -43,7 +45,7 @@ class Group(NamedTuple):
 _NO_GROUP = Group("", "fp32")
 
 
-@dataclass(frozen=True)
+@typed
 class RunProgress:
     """How far a run is that is being trained.
 
@@ -61,7 +63,7 @@ class RunProgress:
     job: str | None
 
 
-@dataclass(frozen=True)
+@typed
 class RunStatus:
     """A wanted run.
 
@@ -79,18 +81,20 @@ class RunStatus:
     silent: float | None
 
 
-@dataclass(frozen=True)
+@typed
 class TableStatus:
     """The wanted runs of some cells of a table in a profile.
 
     Attributes:
+        table, name: Its id, and its number in the paper.
         cells: The runs of each cell, by its id. Cells that need the same training share runs.
         shown: The data and precision of the runs counted here, such as "CIFAR-10 in tf32", for each data set.
         others: Numbers of runs that are not counted here, by what they are.
     """
 
-    table: Table
-    profile: str
+    table: Line
+    name: Line
+    profile: Line
     cells: Mapping[str, tuple[RunStatus, ...]]
     shown: tuple[str, ...]
     others: Mapping[str, int]
@@ -99,6 +103,28 @@ class TableStatus:
     def runs(self) -> list[RunStatus]:
         """Every run once."""
         return [*{run.id: run for runs in self.cells.values() for run in runs}.values()]
+
+
+@typed
+class Statuses:
+    """What `paperbench status` finds in a results directory.
+
+    Attributes:
+        tables: The status of each table and profile.
+        jobs: Numbers of jobs in Slurm's queue by their state; None if it does not answer.
+        other_profiles: Other profiles with runs of the table, if it has none in this one.
+        left_out: Tables and records that cannot be read, a sentence each.
+    """
+
+    schema: Literal[1]
+    tables: tuple[TableStatus, ...]
+    jobs: Mapping[str, int] | None
+    other_profiles: tuple[Line, ...]
+    left_out: tuple[str, ...]
+
+    @property
+    def states(self) -> set[State]:
+        return {run.state for one in self.tables for run in one.runs}
 
 
 class _Training(NamedTuple):
@@ -169,14 +195,14 @@ class Snapshot:
             key: max(self._groups, key=lambda one: (begun[key][one], found[key][one]), default=_NO_GROUP)
             for key in dict.fromkeys(one.dataset for one in trainings)
         }
-        cells: dict[str, tuple[RunStatus, ...]] = defaultdict(tuple)
+        cells: dict[str, tuple[RunStatus, ...]] = {}
         runs: dict[str, RunStatus] = {}
         for one in trainings:
             for seed in range(seeds):
                 run_id = f"{one.digests[shown[one.dataset]]}-s{seed}"
                 if run_id not in runs:
                     runs[run_id] = self._run(run_id, one, seed)
-                cells[one.cell.id] += (runs[run_id],)
+                cells[one.cell.id] = (*cells.get(one.cell.id, ()), runs[run_id])
         counted = {key: group for key, group in shown.items() if found[key][group]}
         others: Counter[str] = Counter()
         for key, of_key in found.items():
@@ -187,7 +213,7 @@ class Snapshot:
         if further := [int(seed) for _, _, seed in ids if seed.isdecimal() and int(seed) >= seeds]:
             others[f"with higher seeds (`--seeds {max(further) + 1}` includes them)"] = len(further)
         shown_here = tuple(dict.fromkeys(self._describe(*pair) for pair in counted.items()))
-        return TableStatus(table, profile_name, cells, shown_here, others)
+        return TableStatus(table.id, table.name, profile_name, cells, shown_here, others)
 
     def _trainings(self, table: Table, profile_name: str, patterns: str | Sequence[str]) -> list[_Training]:
         profile, trainings = table.profiles.named(profile_name), []
@@ -235,6 +261,8 @@ class Snapshot:
         if rate is None and line and line.seconds:
             rate = line.iteration / line.seconds
         left = None
+        if rate and rate > _MAX_RATE:  # in files that were edited
+            rate = None
         if rate:
             resumed = max(logged, holder.since if holder and holder.since else 0.0)
             left = max(0.0, resumed + (recipe.iterations - iteration) / rate - time.time())
@@ -264,7 +292,7 @@ def slurm_jobs(prefix: str, patience: float = 2.0) -> Counter[str] | None:
         return None
     jobs = [line.split("|", 3) for line in done.stdout.splitlines() if line.count("|") >= 3]
     return Counter(
-        f"{state.lower()} ({reason})" if state == "PENDING" else state.lower()
+        one_line(f"{state.lower()} ({reason})" if state == "PENDING" else state.lower())
         for _, name, state, reason in jobs
         if name.startswith(prefix)
     )

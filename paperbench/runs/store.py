@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO, Literal, TypeVar
 
 from paperbench.architecture import parameters
 from paperbench.catalogue import Net
@@ -46,6 +46,7 @@ from paperbench.specs.run_spec import Precision, RunSpec
 from paperbench.tensor_file import read_header
 from paperbench.typed import Line, Text, TypedError, from_json, to_json, typed
 
+T = TypeVar("T")
 _MAX_FAILURE_BYTES = 200_000
 
 
@@ -196,6 +197,11 @@ class Store:
         """This store by the name "", then those of other people by their names."""
         others = [path for path in list_directory(self.root / "contributed") if path.is_dir()]
         return {"": self, **{path.name: Store(path) for path in others}}
+
+    def gather(self, read: Callable[[Path], tuple[list[T], list[str]]]) -> tuple[list[T], list[str]]:
+        """Return what a function reads in these directories, and its complaints."""
+        found = [read(place.root) for place in self.places.values()]
+        return [one for values, _ in found for one in values], [text for _, texts in found for text in texts]
 
     def _ended(self, run_id: str) -> RunDirectory | None:
         directory = RunDirectory(self.root / "runs" / run_id)

@@ -7,22 +7,24 @@ import os
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import field, replace
 from hashlib import sha256
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from paperbench.catalogue import DATASETS, AnyNet, OwnNet
 from paperbench.data.dataset import Dataset
-from paperbench.errors import Finding, PaperbenchError, listing
+from paperbench.errors import Finding, PaperbenchError, listing, one_line
 from paperbench.files import DAMAGED, MAX_TENSOR_FILE_BYTES, is_leftover, read_at_most
 from paperbench.runs.history import History, HistoryLine
 from paperbench.runs.planning import net_and_recipe
 from paperbench.runs.record import DataFacts, Record, Result
+from paperbench.runs.rerun_record import RerunRecord
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.weights import recorded_metadata
 from paperbench.specs.recipe import Recipe
 from paperbench.tensor_file import TensorFileError, check_fit, read_tensor_file
+from paperbench.typed import Natural, typed
 
 if TYPE_CHECKING:
     from paperbench.runs.resume import Checkpoint
@@ -37,22 +39,58 @@ SIZES = {
 """Numbers of training and test images of the paper's data sets, by number of classes."""
 
 
-@dataclass(frozen=True)
+@typed
 class VerifiedRun:
     """What was found in one run.
 
     Attributes:
+        run: Its id, by the name of its directory.
         status: The status in the record, or why the record could not be read.
         problems: Signs of edited, truncated or mixed-up files.
         remarks: What is not a problem.
         rests_on_record: Whether the run has ended, but neither the trained net nor its last checkpoint is left.
     """
 
+    run: str
     status: str
-    problems: list[Finding]
-    remarks: list[Finding]
-    record: Record | None = None
+    problems: list[str]
+    remarks: list[str]
     rests_on_record: bool = False
+
+
+@typed
+class Verification:
+    """What `paperbench verify` found in a results directory.
+
+    Attributes:
+        results: The directory.
+        external, analyses: Numbers of external results and of files of analyses.
+        remarks, problems: Those about several runs or about none; each run has others.
+        kept: The reruns that were kept in the directory.
+        reruns: Those of this command.
+        holds: Whether nothing is wrong.
+    """
+
+    schema: Literal[1]
+    results: str
+    runs: list[VerifiedRun]
+    external: Natural
+    analyses: Natural
+    remarks: list[str]
+    problems: list[str]
+    kept: list[RerunRecord]
+    holds: bool
+    reruns: list[RerunRecord] = field(default_factory=list)
+
+
+def about_reruns(kept: Sequence[RerunRecord], records: Sequence[Record]) -> Iterator[str]:
+    """Yield remarks about reruns that were kept: those that do not support the records at hand."""
+    of_record = {record.run: record.files.history_sha256 for record in records}
+    for one in kept:
+        if one.history_sha256 != of_record.get(one.run):
+            yield f"{one.file_name} is of another training: no record here has its history."
+        elif not one.holds:
+            yield f"{one.file_name} says that its run does not hold."
 
 
 def verify(store: Store, datasets: Sequence[Dataset] = (), pause: float = 0.5) -> list[VerifiedRun]:
@@ -76,13 +114,26 @@ def _verify_at_rest(directory: RunDirectory, datasets: Mapping[str, Dataset], pa
         try:
             run = _verify_run(directory, datasets)
         except OSError as error:
-            run = VerifiedRun("unreadable", [Finding.unreadable(directory.path, error, "Check its permissions.")], [])
+            found = Finding.unreadable(directory.path, error, "Check its permissions.")
+            run = _verified(directory, "unreadable", [found], [])
         if not run.problems or _state_of_files(directory) == before:
             return run
         time.sleep(pause)
     what = "is being written: its files changed during every check"
     remark = Finding(directory.path, what, "Verify it again later.")
-    return replace(run, problems=[], remarks=[*run.remarks, remark])
+    return replace(run, problems=[], remarks=[*run.remarks, *_sentences([remark])])
+
+
+def _verified(
+    directory: RunDirectory, status: str, problems: list[Finding], remarks: list[Finding], rests_on_record: bool = False
+) -> VerifiedRun:
+    return VerifiedRun(
+        one_line(directory.path.name), status, _sentences(problems), _sentences(remarks), rests_on_record
+    )
+
+
+def _sentences(findings: list[Finding]) -> list[str]:
+    return [one_line(str(one)) for one in findings]
 
 
 def _state_of_files(directory: RunDirectory) -> list[tuple[str | int, ...]]:
@@ -101,9 +152,9 @@ def _verify_run(directory: RunDirectory, datasets: Mapping[str, Dataset]) -> Ver
     try:
         record = directory.read_record()
     except Finding as found:
-        return VerifiedRun("unreadable", [found, *_in_checkpoints(directory)], remarks)
+        return _verified(directory, "unreadable", [found, *_in_checkpoints(directory)], remarks)
     if record is None:
-        return VerifiedRun("no record yet", [*_in_checkpoints(directory)], remarks)
+        return _verified(directory, "no record yet", [*_in_checkpoints(directory)], remarks)
     data = datasets.get(record.data.fingerprint)
     if data and record.data.is_comparable and not DataFacts.of(data).is_comparable:
         what = "is said to be trained on the original data. Those at hand may be others"
@@ -114,7 +165,7 @@ def _verify_run(directory: RunDirectory, datasets: Mapping[str, Dataset]) -> Ver
         what = f"holds a net of {function}. Its tensors were not compared with that net"
         remarks.append(Finding(directory.path, what, "Name the directory of its table with --tables."))
     rests_on_record = record.status != "partial" and not directory.has_weights_or_checkpoint(record)
-    return VerifiedRun(record.status, problems, remarks, record, rests_on_record)
+    return _verified(directory, record.status, problems, remarks, rests_on_record)
 
 
 def _code_elsewhere(record: Record) -> str:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 from collections.abc import Callable, Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
 
 from paperbench.api import plan
 from paperbench.cli.main import main
+from paperbench.cli.schema import FORMATS
+from paperbench.typed import json_schema
 from tests.helpers import change_yaml, copy_of_specs, copy_of_tiny_specs
 
 Run = Callable[..., tuple[int, str, str]]
@@ -35,6 +41,15 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
         return code, captured.out, captured.err
 
     return call
+
+
+def validated(name: str, out: str) -> dict[str, Any]:
+    """Parse what a command printed as JSON, in ASCII, and check it against the schema of this name."""
+    module, _, kind = FORMATS[name].rpartition(".")
+    value: dict[str, Any] = json.loads(out)
+    assert out.isascii()
+    jsonschema.Draft202012Validator(json_schema(getattr(import_module(f"paperbench.{module}"), kind))).validate(value)
+    return value
 
 
 @pytest.fixture(scope="session")

@@ -3,12 +3,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from paperbench.analysis.record import write_analysis
+from paperbench.cli.schema import FORMATS
 from tests.helpers import python
 from tests.report.made_analyses import made
 
 COMMANDS = """
-    list
-    show table2
+    list --format json
+    show table2 --format json
     --help
     run --help
     bench --help
@@ -21,9 +22,8 @@ COMMANDS = """
     record table2 preact/resnet110 --seed 0 --error 6.4 --source test
     report table5 --results . --out page
     status --results .
-    status table2 --results .
+    status table2 --results . --format json
     verify
-    schema record
     models
     plot preact_resnet164 --set depth=20
     analyze --results .
@@ -39,7 +39,7 @@ import importlib, sys
 import paperbench
 from paperbench.cli.main import main
 assert len(paperbench.load_table("table2").compare(".").cells) == 10
-for line in {COMMANDS!r}.strip().splitlines():
+for line in {[*COMMANDS.strip().splitlines(), *(f"schema {name}" for name in FORMATS)]}:
     try:
         code = main(line.split())
     except SystemExit as end:

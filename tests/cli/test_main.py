@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import re
 import subprocess
@@ -13,7 +14,7 @@ from PIL import Image
 
 import paperbench
 from paperbench.cli.main import exit_status
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, validated
 from tests.golden import assert_golden
 from tests.helpers import ROOT, change_yaml, copy_of_specs, paperbench_process
 
@@ -33,6 +34,18 @@ def test_lists(run: Run, command: str) -> None:
 
 def test_show_takes_long(run: Run) -> None:
     assert "\nClaims:\n" in run("show", "table2", "--long")[1]
+
+
+def test_tables_are_listed_and_shown_as_json(run: Run) -> None:
+    names = [one["table"] for one in validated("list", run("list", "--format", "json")[1])["tables"]]
+    for arguments in (*names, "table2 --profile smoke", "table1 --set momentum=0.8"):
+        shown = validated("show", run("show", *arguments.split(), "--format", "json")[1])
+        for file in ("experiment", "expected"):
+            validated(file, json.dumps(shown[file]))
+        assert {net["recipe"] for net in shown["nets"]} == {*shown["recipes"]}
+        printed = {cell: float(one["params"][:-1]) for cell, one in shown["published"].items() if one["params"]}
+        counted = {net["cell"]: net["parameters"] / 1e6 for net in shown["nets"] if net["cell"] in printed}
+        assert counted == pytest.approx(printed, rel=0.03)
 
 
 def test_data_convert_writes_a_file_that_data_check_reads(run: Run) -> None:

@@ -96,11 +96,13 @@ MISTAKES = """
     check timm:test_resnet --size 0
     data convert . other.npz
     verify --data .
+    verify --save
     verify empty
     verify missing
     verify file
     status --results missing
     status --profile smke
+    status --watch --format json
     record table2 original/resnet164 --seed 3 --error 6.41 --source A --setting x
     record table2 original/resnet16 --seed 3 --error 6.41 --source A
     record table2 'original/*' --seed 3 --error 6.41 --source A

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from paperbench.specs.table import Table
-from tests.cli.conftest import ONE_CELL, Run
+from tests.cli.conftest import ONE_CELL, Run, validated
 from tests.compare.judging import records
 from tests.golden import assert_golden
 from tests.report.stores import make_store
@@ -55,6 +55,18 @@ def test_costs_are_those_of_all_seeds(run: Run) -> None:
     assert float(row[6]) == pytest.approx(5 * (3 * 4 * 1.73e6 + 1.5e6) / 1e9, rel=0.3)
 
 
+def test_plan_as_json_has_what_the_text_has(run: Run) -> None:
+    found = validated("plan", run(*ONE, "--device", "cpu", "--format", "json")[1])
+    assert {(one["id"], one["status"], one["to_do"]) for one in found["runs"]} == {(None, "unknown", 64_000)}
+    assert [one["seed"] for one in found["runs"]] == [0, 1, 2, 3, 4]
+    assert found["time"]["seconds"] == pytest.approx(sum(one["cost"]["seconds"] for one in found["runs"]))
+    assert "not found" in found["missing_data"][0]
+    assert found["outlook"]["next_runs"][0]["cells"] == ["preact/resnet110"]
+    smoke = validated("plan", run("plan", "table2", *SMOKE, "--cells", "preact", "--format", "json")[1])
+    assert all(one["id"].endswith("-s0") for one in smoke["runs"])
+    assert (smoke["outlook"], smoke["missing_data"]) == (None, [])
+
+
 def test_gpu_without_a_stated_rate_or_that_is_not_here_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     with_gpus(monkeypatch)
     code, _, err = run(*ONE[:4], "--device", "cuda")
@@ -97,6 +109,15 @@ def test_finished_table_has_no_costs(run: Run, trained: Path, quick_specs: Path)
     assert (code, err) == (0, "")
     assert "\n1 run, all finished.\n" in out
     assert "Time: " not in out
+
+
+def test_finished_run_of_other_facts_is_to_do(
+    run: Run, monkeypatch: pytest.MonkeyPatch, trained: Path, quick_specs: Path
+) -> None:
+    monkeypatch.setattr("paperbench.runs.worker.other_fact", lambda *_: "net.code")
+    _, out, _ = run("plan", "table2", "--tables", quick_specs, "--results", trained, *ONE_CELL)
+    assert "  other facts " in out
+    assert "\n1 run, 0 iterations to do, about " in out
 
 
 def test_full_disk_is_a_warning(run: Run) -> None:

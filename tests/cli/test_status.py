@@ -13,7 +13,7 @@ import pytest
 
 from paperbench.executors import name_of_store
 from paperbench.runs.store import Store
-from tests.cli.conftest import ONE_CELL, Run
+from tests.cli.conftest import ONE_CELL, Run, validated
 from tests.compare.judging import a_table, record
 from tests.golden import assert_golden
 from tests.helpers import ROOT, a_session, write_record
@@ -44,11 +44,15 @@ def test_status_shows_what_is_done_running_and_failed(run: Run, results: Path) -
     one = record(a_table("table2"), "preact/resnet110", None, seed=2)
     lease = Store(results).lease(one.run, one.spec)
     assert lease.acquire()
+    status = ("status", "table2", "--results", results, *CELLS, "--seeds", 3)
     try:
-        code, out, err = run("status", "table2", "--results", results, *CELLS, "--seeds", 3)
+        code, out, err = run(*status)
+        found = validated("status", run(*status, "--format", "json")[1])
     finally:
         lease.release()
     assert (code, err) == (0, "")
+    states = [one["state"] for one in found["tables"][0]["cells"]["preact/resnet110"]]
+    assert states == ["done", "done", "running"]
     assert_golden("status", out)
 
 

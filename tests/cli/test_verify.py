@@ -12,11 +12,12 @@ import torch
 from paperbench.analysis.record import write_analysis
 from paperbench.errors import count
 from paperbench.runs.record import Divergence, Files, Record, Result
+from paperbench.runs.rerun_record import read_reruns
 from paperbench.runs.resume import Checkpoint
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.weights import recorded_metadata
 from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, validated
 from tests.helpers import ROOT, a_record, copy_of_photo_specs, edit, write_record
 from tests.report.made_analyses import made
 
@@ -251,3 +252,22 @@ def test_invented_divergence_of_the_last_test_is_not_believed(
     assert run("verify", trained)[0] == 0
     code, out, _ = run("verify", trained, "--rerun", 1, "--device", "cpu")
     assert (code, message.format(record.run) in out) == (1, True)
+
+
+def test_kept_rerun_is_read_back_until_it_is_edited(run: Run, trained: Path) -> None:
+    (record,) = Store(trained).records()[0]
+    arguments = ("verify", trained, "--rerun", 1, "--save", "--device", "cpu", "--format", "json")
+    code, out, err = run(*arguments)
+    found = validated("verify", out)
+    (path,) = (trained / "reruns").iterdir()
+    assert (code, f"Wrote {path}.\n" in err) == (0, True)
+    assert path.name.startswith(f"{record.run}-")
+    assert found["reruns"] == [json.loads(path.read_text())]
+    (kept,), complaints = read_reruns(trained)
+    assert (kept.history_sha256, kept.holds, complaints) == (record.files.history_sha256, True, [])
+    assert json.loads(run("verify", trained, "--format", "json")[1])["kept"] == found["reruns"]
+    Store(trained).directory(record.run).record_file.unlink()
+    assert f"remark: reruns/{path.name} is of another training" in run("verify", trained)[1]
+    edit(path, '"holds": true', '"holds": false')
+    code, out, _ = run("verify", trained)
+    assert (code, f"problem: {path} is damaged or was edited: whether it holds" in out) == (1, True)

@@ -43,6 +43,7 @@ def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert main([*RUN[:-2], CELLS[1], "--stop-at", "4"]) == 0
         external = ("--error", "6.5", "--seed", "1", "--source", "someone", "--tables", ".", "--results", "results")
         assert main(["record", "table2", CELLS[0], *external]) == 0
+        assert main(["verify", "results", "--tables", ".", "--device", "cpu", "--rerun", "1", "--save"]) == 0
         write_analysis(world / "results", with_everything(made()))
         (world / "results" / "superseded" / "old-1").mkdir(parents=True)
         (world / "results" / "superseded" / "old-1" / "record.json").write_text("{}")

@@ -12,19 +12,24 @@ from hypothesis import strategies as st
 from paperbench.analysis.record import Analysis
 from paperbench.errors import RunError
 from paperbench.report.analyses import FORMATS, Analyses
-from paperbench.runs.hashed import RecordError
+from paperbench.runs.hashed import HashedJson, RecordError
 from paperbench.runs.history import HistoryLine, history_bytes
 from paperbench.runs.record import Record
+from paperbench.runs.rerun_record import Rerun, RerunRecord, Retest
 from paperbench.runs.store import RunDirectory, Store
-from paperbench.specs.recipe import Drops
+from paperbench.specs.recipe import Drops, Evaluation
 from paperbench.typed import TypedError, from_json
 from tests.fuzz.strategies import JSON_TOKENS, JSON_VALUES, altered_trees, damaged, is_refused, times_examples
-from tests.helpers import a_photo_record, a_record, json_with_hash
+from tests.helpers import CODE, ENVIRONMENT, a_photo_record, a_record, json_with_hash
 from tests.limits import limit_memory
 from tests.report.made_analyses import made, with_everything
 
 RECORD = a_photo_record().to_json()
 ANALYSIS = with_everything(made()).to_json()
+RETEST = Retest("its saved net", Evaluation(224, 256), 40, False, False, {"top-1 error": 1}, 0.001)
+RERUN = RerunRecord(
+    1, "rerun", "ab-s0", "cd", True, "cpu", CODE, ENVIRONMENT, Rerun(9, True, True, 0.0), None, (RETEST,), ()
+)
 LINE = HistoryLine(40, 1.5, 0.1, 2.25, 80.0, None, 75.5, 3.25)
 HISTORY = history_bytes([LINE, replace(LINE, iteration=80)])
 
@@ -49,11 +54,13 @@ def test_damaged_record_is_refused(run: RunDirectory, content: bytes) -> None:
     is_refused(RecordError, read_back, run.record_file)
 
 
+@pytest.mark.parametrize(("kind", "content"), [(Record, RECORD), (RerunRecord, RERUN.to_json())])
 @times_examples(3)
-@given(tree=altered_trees(json.loads(RECORD)) | JSON_VALUES)
-def test_record_with_altered_values_is_refused(tree: Any) -> None:
+@given(data=st.data())
+def test_record_with_altered_values_is_refused(kind: type[HashedJson], content: str, data: st.DataObject) -> None:
+    tree = data.draw(altered_trees(json.loads(content)) | JSON_VALUES)
     text = json_with_hash(tree) if isinstance(tree, dict) else json.dumps(tree)  # with a wrong hash, all is refused
-    is_refused(RecordError, Record.from_json, text)
+    is_refused(RecordError, kind.from_json, text)
 
 
 @times_examples(3)

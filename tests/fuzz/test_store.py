@@ -209,7 +209,9 @@ def test_damaged_results_are_verified_and_compared(
 ) -> None:
     with damaged_copy(untouched, place, data):
         before = contents(Path("results"))
-        assert call(*VERIFY) in (0, 1, 2)
+        as_json = ("--format", "json") * long
+        assert call(*VERIFY, *as_json) in (0, 1, 2)
+        assert call("status", *COMPARE[1:], *as_json) == 0
         assert call(*COMPARE, "--format", form, *["--long"] * long) in (0, 1)
         assert contents(Path("results")) == before
 

@@ -22,7 +22,8 @@ from paperbench.errors import RunError
 from paperbench.runs.history import HistoryLine, history_bytes
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Divergence, Measured, Record
-from paperbench.runs.rerun import DisprovedError, Rerun, Retest, rerun_prefix, retest
+from paperbench.runs.rerun import DisprovedError, rerun_prefix, retest
+from paperbench.runs.rerun_record import Rerun, Retest
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.verify import SIZES, VerifiedRun, verify
 from paperbench.runs.weights import recorded_metadata
@@ -73,7 +74,7 @@ def problems(store: Store, *datasets: Any) -> list[str]:
 
 
 def test_finished_run_verifies(store: Store, directory: RunDirectory) -> None:
-    assert verify(store) == [VerifiedRun("finished", [], [], record_of(directory))]
+    assert verify(store) == [VerifiedRun(directory.path.name, "finished", [], [])]
 
 
 @pytest.mark.parametrize("changes", [{"drops": Drops((10,), 0.1)}, MORE], ids=["drop after a line", "smooth"])
@@ -422,8 +423,8 @@ def test_unreadable_run_does_not_hide_others(store: Store, directory: RunDirecto
             raise PermissionError(13, "Permission denied")
 
     unreadable, sound = verify(Meddled(store.root, lock))
-    assert [*map(str, unreadable.problems)] == [f"{locked} cannot be read: Permission denied. Check its permissions."]
-    assert sound.record == record_of(directory)
+    assert unreadable.problems == [f"{locked} cannot be read: Permission denied. Check its permissions."]
+    assert sound.run == directory.path.name
 
 
 def test_checkpoints_pruned_during_the_check_are_no_problem(run: PlannedRun, tmp_path: Path) -> None:
@@ -489,8 +490,8 @@ def test_sparse_checkpoint_does_not_hide_other_runs(store: Store, directory: Run
     os.truncate(other.path / name, size)
     with limit_memory():
         odd, sound = verify(store)
-    assert [problem.where for problem in odd.problems] == [other.path / name]
-    assert sound.record == record_of(directory)
+    assert [problem.split()[0] for problem in odd.problems] == [f"{other.path / name}"]
+    assert sound.run == directory.path.name
 
 
 def test_checkpoint_that_does_not_fit_the_memory_is_a_problem(
@@ -615,7 +616,7 @@ def test_saved_net_has_the_recorded_result(run: PlannedRun, tmp_path: Path, prec
     run = plan_run(recipe, run.dataset, precision=precision)
     directory, _ = train(run, tmp_path)
     for what, found in retested(run, directory).items():
-        assert found == Retest(run.id, what, None, 40, True, True, {"test error": 0}, 0.0)
+        assert found == Retest(what, None, 40, True, True, {"test error": 0}, 0.0)
 
 
 def test_saved_net_of_a_gpu_can_be_tested_on_a_cpu(run: PlannedRun, directory: RunDirectory) -> None:
