@@ -10,19 +10,23 @@ photographs whose recipe subtracts a mean image, `mean` is that image's mean; `d
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 import paperbench
 from paperbench.catalogue import Net, tags
+from paperbench.errors import PaperbenchError
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Result
 from paperbench.specs.run_spec import RunSpec
 from paperbench.tensor_file import tensor_file_bytes
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from paperbench.training.trainer import Trainer
 
 
@@ -45,6 +49,17 @@ def weights_bytes(run: PlannedRun, trainer: Trainer, result: Result) -> bytes:
         **recorded_metadata(run.spec, run.seed, result),
     }
     return tensor_file_bytes(trainer.model.state_dict(), metadata)
+
+
+def input_of(metadata: Mapping[str, str], file: Path) -> tuple[Tensor, Tensor]:
+    """Return the mean and std of a net's input that the metadata of its weights name."""
+    try:
+        mean, std = (torch.tensor(json.loads(metadata[one]), dtype=torch.float32) for one in ("mean", "std"))
+    except (KeyError, ValueError, TypeError, RuntimeError, RecursionError) as error:
+        raise PaperbenchError(
+            f"{file} does not say which input its net expects, as files of paperbench do. Name another."
+        ) from error
+    return mean, std
 
 
 def recorded_metadata(spec: RunSpec, seed: int, result: Result) -> dict[str, str]:
