@@ -15,9 +15,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
 import paperbench
 from paperbench.catalogue import Net, tags
 from paperbench.errors import PaperbenchError
@@ -27,6 +24,8 @@ from paperbench.specs.run_spec import RunSpec
 from paperbench.tensor_file import tensor_file_bytes
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from paperbench.training.trainer import Trainer
 
 
@@ -53,6 +52,8 @@ def weights_bytes(run: PlannedRun, trainer: Trainer, result: Result) -> bytes:
 
 def input_of(metadata: Mapping[str, str], file: Path) -> tuple[Tensor, Tensor]:
     """Return the mean and std of a net's input that the metadata of its weights name."""
+    import torch
+
     try:
         mean, std = (torch.tensor(json.loads(metadata[one]), dtype=torch.float32) for one in ("mean", "std"))
     except (KeyError, ValueError, TypeError, RuntimeError, RecursionError) as error:

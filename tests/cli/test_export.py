@@ -103,7 +103,7 @@ def test_photographs_reach_the_net_as_in_the_runs_test(tmp_path: Path, run: Run,
     assert log.record.result
     code, _, err = run("export", directory.path, "--out", "net")
     assert code == 0, err
-    model, own = net_of().eval(), runs_own(planned, directory)
+    model, own = net_of().eval().to(memory_format=torch.channels_last), runs_own(planned, directory)
     images = [read_and_decode(photos.test, number) for number in range(12)]
     assert recipe.photographs
     crops = CentralCrops(photos.test, recipe.photographs, first, batch_size=12)
