@@ -78,8 +78,11 @@ def _export_curves(args: argparse.Namespace) -> int:
         from paperbench.report.tensorboard import write_curves
     except ImportError as error:
         raise PaperbenchError("Curves for TensorBoard need its package: `pip install tensorboard`.") from error
+    if args.tables or args.data:
+        raise PaperbenchError("Curves need neither --tables nor --data. Omit them.")
     store = Store(args.results) if args.runs else Store.existing(args.results)
-    runs = [find_run(one, store)[0] for one in args.runs] or store.directories()
+    hint = " A run has curves from its first checkpoint on."
+    runs = [find_run(one, store, hint)[0] for one in args.runs] or store.directories()
     written, left_out = write_curves(runs, args.out)
     name_left_out(left_out)
     print(

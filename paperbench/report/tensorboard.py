@@ -22,7 +22,7 @@ from paperbench.runs.store import RunDirectory
 
 _FILE = "events.out.tfevents.0000000000.paperbench"
 """TensorBoard reads files whose names begin so."""
-_MAX_NET = 80
+_MAX_WORD = 80
 
 
 def write_curves(runs: Iterable[RunDirectory], directory: Path) -> tuple[int, list[str]]:
@@ -46,8 +46,8 @@ def write_curves(runs: Iterable[RunDirectory], directory: Path) -> tuple[int, li
 
 def _folder(record: Record) -> str:
     """Return the name of a run's folder: net, arguments, profile, precision, seed, and the beginning of its id."""
-    words = record.net[:_MAX_NET], record.spec.profile, record.spec.precision, f"s{record.seed}", record.run[:8]
-    return "_".join(re.sub(r"[^\w.,=+-]+", "-", word).strip("-.") for word in words)
+    words = record.net, record.spec.profile, record.spec.precision, f"s{record.seed}", record.run[:8]
+    return "_".join(re.sub(r"[^\w.,=+-]+", "-", word).strip("-.")[:_MAX_WORD] for word in words)
 
 
 def _events(record: Record, history: Iterable[HistoryLine]) -> bytes:

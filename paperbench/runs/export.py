@@ -7,8 +7,6 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
-from torch import Tensor
-
 from paperbench.catalogue import Net
 from paperbench.data.imagenet.index import PhotoDataset
 from paperbench.data.imagenet.mean_image import mean_images
@@ -55,37 +53,31 @@ def exported_files(
     tensors, metadata = read_tensor_file(contents)
     _, arguments = net_of({"architecture": "", **metadata}, file)
     mean, std = input_of(metadata, file)
-    has_mean_image, first = recipe.input == "per_pixel_mean", next(iter(record.evaluations), None)
-    if first:
-        mean = _mean_image(run, record, data, announce) if has_mean_image else mean.expand(3, first.crop, first.crop)
+    has_mean_image, settings = recipe.input == "per_pixel_mean", recipe.photographs
+    first = next(iter(record.evaluations), None)
+    if first and settings:
+        mean = mean.expand(3, first.crop, first.crop)
+        images = images_of(run, record, data_directory(data)) if has_mean_image else None
+        if isinstance(images, PhotoDataset):
+            means = mean_images(images, settings, [first], lambda done: announce(f"mean image: {done:,} photographs"))
+            mean = means[first].permute(2, 0, 1)
     if has_mean_image:
         tensors[MEAN_IMAGE] = mean
         arguments["mean_image"] = [*mean.shape]
-    cropping = recipe.photographs.interpolation if recipe.photographs else "bilinear"
-    preprocessing = {
-        "input_size": [*mean.shape],
-        "crop_pct": first.crop / (first.scale + 0.5) if first else 1.0,  # timm rounds crop / crop_pct down
-        "interpolation": cropping.removeprefix("torch_"),
-        "mean": [0.0] * 3 if has_mean_image else mean[:, 0, 0].tolist(),
-        "std": std.flatten().tolist(),
-    }
-    adapted = {"num_classes": net.num_classes, "first_conv": "stem.conv", "classifier": "fc"}
     config = {
         "architecture": metadata["architecture"],
         "num_classes": net.num_classes,
         "model_args": arguments,
-        "pretrained_cfg": {**adapted, **preprocessing},
+        "pretrained_cfg": {
+            "num_classes": net.num_classes,
+            "first_conv": "stem.conv",
+            "classifier": "fc",
+            "input_size": [*mean.shape],
+            "crop_pct": first.crop / (first.scale + 0.5) if first else 1.0,  # timm rounds crop / crop_pct down
+            "interpolation": settings.interpolation.removeprefix("torch_") if settings else "bilinear",
+            "mean": [0.0] * 3 if has_mean_image else mean[:, 0, 0].tolist(),
+            "std": std[:, 0, 0].tolist(),
+        },
     }
     weights = tensor_file_bytes(tensors, metadata)
     return {"config.json": f"{json.dumps(config, indent=2)}\n".encode(), "model.safetensors": weights}
-
-
-def _mean_image(run: RunDirectory, record: Record, data: Path | None, announce: Callable[[str], None]) -> Tensor:
-    """Return the mean image that the run's first test on photographs subtracts, (3, crop, crop)."""
-    images = images_of(run, record, data_directory(data))
-    _, recipe = net_and_recipe(record.spec, record.evaluations)
-    assert isinstance(images, PhotoDataset)  # noqa: S101  (the recipe is for them)
-    assert recipe.photographs  # noqa: S101
-    told = "computing the mean image, {:,} photographs".format
-    means = mean_images(images, recipe.photographs, record.evaluations[:1], lambda done: announce(told(done)))
-    return means[record.evaluations[0]].permute(2, 0, 1)

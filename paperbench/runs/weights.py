@@ -51,11 +51,14 @@ def weights_bytes(run: PlannedRun, trainer: Trainer, result: Result) -> bytes:
 
 
 def input_of(metadata: Mapping[str, str], file: Path) -> tuple[Tensor, Tensor]:
-    """Return the mean and std of a net's input that the metadata of its weights name."""
+    """Return the mean and std of a net's input that the metadata of its weights name, each (3, 1, 1) or (3, H, W)."""
     import torch
 
     try:
         mean, std = (torch.tensor(json.loads(metadata[one]), dtype=torch.float32) for one in ("mean", "std"))
+        if mean.dim() > 3 or std.dim() > 3 or not (mean.numel() and std.numel()):
+            raise ValueError("neither has the shape of an image")
+        mean, std = (one.expand(torch.broadcast_shapes(one.shape, (3, 1, 1))) for one in (mean, std))
     except (KeyError, ValueError, TypeError, RuntimeError, RecursionError) as error:
         raise PaperbenchError(
             f"{file} does not say which input its net expects, as files of paperbench do. Name another."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -100,9 +101,9 @@ def test_photographs_reach_the_net_as_in_the_runs_test(tmp_path: Path, run: Run,
     photos, first = load_photos(), recipe.evaluations["small"]
     planned = plan_run(recipe, photos, "preact_resnet18", depth=18)
     directory, log = train(planned, tmp_path)
-    assert log.record.result
-    code, _, err = run("export", directory.path, "--out", "net")
-    assert code == 0, err
+    result = log.record.result
+    assert result
+    assert run("export", directory.path, "--out", "net")[0] == 0
     model, own = net_of().eval().to(memory_format=torch.channels_last), runs_own(planned, directory)
     images = [read_and_decode(photos.test, number) for number in range(12)]
     assert recipe.photographs
@@ -116,6 +117,8 @@ def test_photographs_reach_the_net_as_in_the_runs_test(tmp_path: Path, run: Run,
     (batch,) = own.feed.test(first, 12)
     x = ((pixels - mean) / std).contiguous(memory_format=torch.channels_last)
     assert torch.equal(model(x), own.model(batch.images))
+    (again,) = paperbench.evaluate("net/model.safetensors", device="cpu", crop=first)
+    assert (again.error, again.loss) == (result.test_error, pytest.approx(result.test_loss, rel=1e-6))
 
 
 def test_what_is_no_export_is_refused_in_one_line(trained: Path, run: Run) -> None:
@@ -187,3 +190,10 @@ def test_curves_hold_each_line_once_and_grow(trained: Path, run: Run) -> None:
     final = exported(lines)
     assert final.startswith(late)
     assert final != late
+
+
+def test_curves_without_tensorboard_say_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "paperbench.report.tensorboard", None)
+    code, _, err = run("export", "--curves", "tensorboard", "--out", "curves")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "`pip install tensorboard`" in err
