@@ -19,6 +19,8 @@ DESCRIPTION = (
 FILES = ("README.md", "config.json", "model.safetensors")
 """What an export writes, in this order: the card marks the folder as ours."""
 
+_NAME = "Name a run by its id, as in `paperbench compare TABLE --long`, or by its directory."
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
@@ -36,7 +38,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.curves:
         return _export_curves(args)
     if len(args.runs) != 1:
-        raise PaperbenchError("Name one run: its id, which `paperbench status` lists, or its directory.")
+        raise PaperbenchError(f"A net is that of one run. {_NAME}")
     contents = _net(args)
     for name in FILES:
         write_named(args.out / name, contents[name], "--out DIR")
@@ -57,7 +59,7 @@ def _net(args: argparse.Namespace) -> dict[str, bytes]:
     held = {one.name for one in list_directory(args.out)} - {".git", ".gitattributes", ".cache"}  # of the Hub
     if held and not (held <= {*FILES} and is_card(args.out / "README.md")):
         raise PaperbenchError(f"{args.out} holds other files than those of an export. Name another folder (`--out`).")
-    run, record = find_finished_run(args.runs[0], Store(args.results))
+    run, record = find_finished_run(args.runs[0], Store(args.results), f" {_NAME}")
     files = exported_files(run, record, args.data, lambda done: print(f"paperbench: {done}", file=sys.stderr))
     results = run.path.parent.parent
     reports = [
@@ -81,7 +83,7 @@ def _export_curves(args: argparse.Namespace) -> int:
     if args.tables or args.data:
         raise PaperbenchError("Curves need neither --tables nor --data. Omit them.")
     store = Store(args.results) if args.runs else Store.existing(args.results)
-    hint = " A run has curves from its first checkpoint on."
+    hint = f" {_NAME} It has curves from its first checkpoint on."
     runs = [find_run(one, store, hint)[0] for one in args.runs] or store.directories()
     written, left_out = write_curves(runs, args.out)
     name_left_out(left_out)

@@ -20,6 +20,7 @@ from paperbench.runs.planning import net_and_recipe
 from paperbench.runs.record import Record
 from paperbench.runs.store import RunDirectory
 from paperbench.runs.weights import input_of
+from paperbench.streams import Count
 from paperbench.tensor_file import read_tensor_file, tensor_file_bytes
 
 _RESTORE = "Restore it, or move the run's directory away and train it again."
@@ -59,8 +60,13 @@ def exported_files(
         mean = mean.expand(3, first.crop, first.crop)
         images = images_of(run, record, data_directory(data)) if has_mean_image else None
         if isinstance(images, PhotoDataset):
-            means = mean_images(images, settings, [first], lambda done: announce(f"mean image: {done:,} photographs"))
-            mean = means[first].permute(2, 0, 1)
+            progress = Count("mean image, computed once", "training images", total=len(images.train))
+
+            def tell(done: int) -> None:
+                if progress.is_due():
+                    announce(", ".join(progress.facts(done)))
+
+            mean = mean_images(images, settings, [first], tell)[first].permute(2, 0, 1)
     if has_mean_image:
         tensors[MEAN_IMAGE] = mean
         arguments["mean_image"] = [*mean.shape]
