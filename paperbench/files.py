@@ -175,6 +175,18 @@ def write_named(path: Path, data: bytes, option: str) -> None:
     UNGUARDED.write(path, data, option)
 
 
+def write_growing(path: Path, data: bytes, option: str) -> None:
+    """Write a file that other programs may have open: append what is new if it begins with what is there."""
+    before = None
+    with suppress(OSError):  # it is not there, or longer
+        before = read_at_most(path, len(data))
+    if before is None or path.is_symlink() or not data.startswith(before):
+        write_named(path, data, option)
+    elif before != data:
+        with report_write_errors(path, option), open(path, "ab") as stream:
+            stream.write(data[len(before) :])
+
+
 def refuse_links(*directories: Path) -> None:
     """Refuse to write into directories that are links: a results directory of others may link to anything of yours."""
     for directory in directories:

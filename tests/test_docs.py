@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import matplotlib
@@ -32,6 +33,7 @@ from paperbench.cli.main import build_parser, main
 from paperbench.cli.schema import FORMATS
 from paperbench.runs.observer import Observer
 from paperbench.runs.planning import PlannedRun
+from paperbench.runs.store import RunDirectory
 from paperbench.specs.table import load_profiles, read_table, table_ids
 from paperbench.training.engines import ENGINES
 from paperbench.training.precision import PRECISIONS
@@ -226,6 +228,28 @@ def test_weights_of_a_run_load_as_documented(trained: tuple[PlannedRun, Path]) -
     exec(block.code.replace("results/runs/<run>", str(directory)), names)
     loss = torch.nn.functional.cross_entropy(names["logits"], torch.from_numpy(run.dataset.y_test)).item()
     assert loss == pytest.approx(json.loads(names["facts"]["result"])["test_loss"], rel=1e-5)
+
+
+def test_observer_logs_every_line_and_the_result(
+    trained: tuple[PlannedRun, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, directory = trained[0], RunDirectory(trained[1])
+    logged: list[tuple[dict[str, Any], int]] = []
+    opened = SimpleNamespace(log=lambda values, step: logged.append((values, step)), finish=logged.copy)
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **_: opened))  # type: ignore[arg-type]
+    (block,) = (b for b in blocks_of(ROOT / "docs" / "pictures.md") if "import wandb" in b.code)
+    names: dict[str, Any] = {}
+    exec(block.code, names)
+    observer, history, record = names["ToWandb"](), directory.history(), directory.read_record()
+    assert record
+    assert record.result
+    observer.started(run, 0, 4, "eager", "")
+    for line in history:
+        observer.logged(run, line)
+    observer.ended(run, record)
+    assert [values.get("train_loss") for values, _ in logged] == [*(line.train_loss for line in history), None]
+    assert logged[-1] == ({"result": record.result.test_error}, 4)
+    assert not observer.open
 
 
 def test_step_is_profiled_as_documented(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ SUBCOMMANDS = {
     "Inspect": ("list", "show", "models"),
     "Train": ("plan", "run", "status"),
     "Compare": ("compare", "record", "verify", "evaluate", "analyze"),
-    "Present": ("report", "plot"),
+    "Present": ("report", "plot", "export"),
     "Utilities": ("init", "check", "doctor", "bench", "data", "schema"),
 }
 """The subcommands, under the headings of `paperbench --help`. Each is a module of `paperbench.cli`."""

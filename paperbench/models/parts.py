@@ -1,11 +1,12 @@
 """Convolutions and components as modules, and `register`, for parts of units that are not the paper's."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from paperbench.catalogue import ARGUMENTS, COMPONENTS, PARTS, Component, Convolution, Placement, Shortcut
 from paperbench.errors import PaperbenchError
@@ -38,6 +39,27 @@ def components(names: Iterable[str], channels: int) -> nn.Module:
     for name in names:
         parts.add_module(name, component(name, channels))
     return parts if len(parts) else nn.Identity()
+
+
+class MeanImage(nn.Module):
+    """Subtracts a mean image, which weights may have beside the net: (N, C, H, W) -> (N, C, H, W).
+
+    Attributes:
+        image: (C, H, W), for pixels in [0, 1]; 0 before weights are loaded.
+    """
+
+    image: Tensor
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        super().__init__()
+        self.register_buffer("image", torch.zeros(*shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - self.image
+
+
+MEAN_IMAGE = "stem.mean.image"
+"""The mean image in the state dict of a net that subtracts it."""
 
 
 def register(part: Part, make: Maker | None = None) -> None:

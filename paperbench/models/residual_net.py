@@ -6,7 +6,7 @@ docs/decisions.md lists those decisions. `paperbench.catalogue` lists the names,
 lays out the layers of each net.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from paperbench.architecture import num_features, parameters, stem, tail, units
 from paperbench.catalogue import ARGUMENTS, DATASETS, FAMILIES, NETS, Net, checked, resolve, tags
 from paperbench.errors import PaperbenchError
-from paperbench.models.parts import component, components, convolution
+from paperbench.models.parts import MeanImage, component, components, convolution
 from paperbench.models.residual_unit import ResidualUnit
 from paperbench.models.shortcuts import Addition
 from paperbench.models.stage import Stage
@@ -39,6 +39,7 @@ class ResidualNet(nn.Module):
         net: See `paperbench.catalogue.resolve`.
         global_pool: timm's name of the head's pooling; the paper uses "avg".
         drop_rate: Probability of dropout before the classifier, as timm has it; the paper has none.
+        mean_image: Shape (in_chans, H, W) of a mean image that the net itself subtracts; see `runs/export.py`.
 
     Attributes:
         feature_info: The feature levels of `forward_intermediates`: the input of the max pooling, if the net has one,
@@ -47,7 +48,9 @@ class ResidualNet(nn.Module):
     Shape: (N, net.in_chans, H, W) -> (N, net.num_classes). The paper's images have H = W = 32 (CIFAR), 224 or 320.
     """
 
-    def __init__(self, net: Net, global_pool: str = "avg", drop_rate: float = 0.0) -> None:
+    def __init__(
+        self, net: Net, global_pool: str = "avg", drop_rate: float = 0.0, mean_image: Sequence[int] | None = None
+    ) -> None:
         super().__init__()
         self.net, self.drop_rate = net, drop_rate
         self.num_classes = net.num_classes
@@ -57,6 +60,8 @@ class ResidualNet(nn.Module):
         first = stem(net)
         channels = first.convolution.outputs
         self.stem = nn.Sequential()
+        if mean_image is not None:
+            self.stem.add_module("mean", MeanImage(mean_image))
         self.stem.add_module("conv", convolution(first.convolution))
         for name in first.components:
             self.stem.add_module(name, component(name, channels))
@@ -309,7 +314,9 @@ def _create_residual_net(name: str, pretrained: bool = False, **kwargs: Any) -> 
     if isinstance(tag, str):
         resolve(f"{name}.{tag}")
     given = {**(tag if isinstance(tag, dict) else {}), **(kwargs.get("pretrained_cfg_overlay") or {})}
-    file = given.get("file") if pretrained else None
+    file = Path(given["file"]) if pretrained and given.get("file") else None
+    if file and given.get("source") == "local-dir" and (inside := file / "model.safetensors").exists():
+        file = inside
 
     def build(
         global_pool: str = "avg",
@@ -317,6 +324,7 @@ def _create_residual_net(name: str, pretrained: bool = False, **kwargs: Any) -> 
         drop_path_rate: float = 0.0,
         device: Any = None,
         dtype: Any = None,
+        mean_image: Sequence[int] | None = None,
         **arguments: Any,
     ) -> ResidualNet:
         if drop_path_rate:  # timm's scripts always pass it, as 0
@@ -329,10 +337,12 @@ def _create_residual_net(name: str, pretrained: bool = False, **kwargs: Any) -> 
         net = resolve(name, **arguments)
         if net.num_classes and not global_pool:
             raise PaperbenchError("A classifier needs pooled features: use num_classes=0 with global_pool=''.")
-        if file and str(file).endswith(".safetensors"):
-            check_weights(Path(file), net)
+        if mean_image is not None and (len(mean_image) != 3 or mean_image[0] != net.in_chans or min(mean_image) < 1):
+            raise PaperbenchError(f"mean_image must be the shape of an image of {net.in_chans} channels, [C, H, W].")
+        if file and file.suffix == ".safetensors":
+            check_weights(file, net)
         with torch.device(device) if device is not None else nullcontext():
-            model = ResidualNet(net, global_pool, float(drop_rate))
+            model = ResidualNet(net, global_pool, float(drop_rate), mean_image)
         return model if dtype is None else model.to(dtype)
 
     levels = tuple(range(5 if FAMILIES[NETS[name].family].pools_early else 3))
@@ -346,7 +356,7 @@ def _entry_point(name: str) -> Callable[..., nn.Module]:
         return _create_residual_net(name, pretrained, **kwargs)
 
     entry_point.__name__ = entry_point.__qualname__ = name
-    entry_point.__doc__ = f"{NETS[name]}. Arguments: {', '.join(ARGUMENTS)}, global_pool, drop_rate."
+    entry_point.__doc__ = f"{NETS[name]}. Arguments: {', '.join(ARGUMENTS)}, global_pool, drop_rate, mean_image."
     return entry_point
 
 

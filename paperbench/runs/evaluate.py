@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -25,10 +24,11 @@ from paperbench.data.sources import data_directory, load_dataset
 from paperbench.errors import PaperbenchError, listing, nearest, summarize_error
 from paperbench.models import ResidualNet
 from paperbench.processors import processors
-from paperbench.runs.named import Images, find_run, images_of, read_net, resolve_net
+from paperbench.runs.named import Images, find_finished_run, images_of, read_net, resolve_net
 from paperbench.runs.planning import net_and_recipe
 from paperbench.runs.rerun import evaluate_saved_net, testing_precision
 from paperbench.runs.store import Store
+from paperbench.runs.weights import input_of
 from paperbench.specs.recipe import Evaluation, Photographs
 from paperbench.streams import watched
 from paperbench.training.device import choose_device
@@ -104,9 +104,7 @@ def prepare(
         )
     on, where = choose_device(device, warn), data_directory(data)
     if not (is_foreign or weights or Path(net).is_file()):
-        run, record = find_run(net, Store(results), _HINT)
-        if record.result is None:
-            raise PaperbenchError(f"{run.path} holds no finished run. Finish it, or name another.")
+        run, record = find_finished_run(net, Store(results), _HINT)
         images = images_of(run, record, where, dataset)
         _check_crop(images, crop)
         own, _ = net_and_recipe(record.spec, record.evaluations)
@@ -159,12 +157,7 @@ def _ours(
         how = Preprocessing.of_channels(*declared.inputs[key], "", side, None, crop)
     else:
         named = read_net(file, where, dataset)
-        try:
-            mean, std = (torch.tensor(json.loads(named.metadata[one]), dtype=torch.float32) for one in ("mean", "std"))
-        except (KeyError, ValueError, TypeError, RuntimeError, RecursionError) as error:
-            raise PaperbenchError(
-                f"{file} does not say which input its net expects, as files of paperbench do. Name another."
-            ) from error
+        mean, std = input_of(named.metadata, file)
         how = Preprocessing(mean, std, "mean and std of its training", side, None, crop)
     _check_crop(named.dataset, crop, has_crop=False)
     model = ResidualNet(named.net)

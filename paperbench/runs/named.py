@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from paperbench.catalogue import DATASETS, Net, resolve, tags
 from paperbench.data.dataset import ImageDataset
 from paperbench.data.imagenet.index import PhotoDataset
 from paperbench.data.sources import find_dataset, load_dataset
 from paperbench.errors import PaperbenchError
-from paperbench.models.weights_file import net_of
 from paperbench.runs.record import Record
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.specs.experiment import NetReference
-from paperbench.training.foreign import read_state
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Images = ImageDataset | PhotoDataset
 
@@ -51,6 +51,14 @@ def find_run(name: str, store: Store, hint: str = "") -> tuple[RunDirectory, Rec
     raise PaperbenchError(f"{store.root} has no run {name}, and {name} is not a run directory.{hint}")
 
 
+def find_finished_run(name: str, store: Store, hint: str = "") -> tuple[RunDirectory, Record]:
+    """Return a run that has a result, as `find_run` does."""
+    run, record = find_run(name, store, hint)
+    if record.result is None:
+        raise PaperbenchError(f"{run.path} holds no finished run. Finish it, or name another.")
+    return run, record
+
+
 def images_of(run: RunDirectory, record: Record, where: Path, dataset: str | None = None) -> Images:
     """Return the images of a data directory on which a run trains; `dataset` is their key, if it is known."""
     classes = record.spec.net.get("num_classes")
@@ -75,6 +83,10 @@ def resolve_net(name: str, arguments: Mapping[str, Any], where: Path, dataset: s
 
 def read_net(file: Path, where: Path, dataset: str | None = None) -> NamedNet:
     """Return the net in a file of weights on a data set: by default the one on which it was trained."""
+    from paperbench.models.parts import MEAN_IMAGE
+    from paperbench.models.weights_file import net_of
+    from paperbench.training.foreign import read_state
+
     tensors, metadata, entry = read_state(file)
     if "architecture" not in metadata:
         raise PaperbenchError(
@@ -87,4 +99,6 @@ def read_net(file: Path, where: Path, dataset: str | None = None) -> NamedNet:
             raise PaperbenchError(f"{file} was trained on {metadata.get('data')!r}. Name a data set with --dataset.")
         key = images.key
     named = resolve_net(metadata["architecture"], arguments, where, key)
+    if MEAN_IMAGE in tensors:  # of an export, which subtracts it itself
+        metadata["mean"] = json.dumps(tensors.pop(MEAN_IMAGE).tolist())
     return replace(named, file=file, tensors=tensors, metadata=metadata, entry=entry)

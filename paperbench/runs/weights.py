@@ -10,11 +10,14 @@ photographs whose recipe subtracts a mean image, `mean` is that image's mean; `d
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import paperbench
 from paperbench.catalogue import Net, tags
+from paperbench.errors import PaperbenchError
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.record import Result
 from paperbench.specs.run_spec import RunSpec
@@ -45,6 +48,22 @@ def weights_bytes(run: PlannedRun, trainer: Trainer, result: Result) -> bytes:
         **recorded_metadata(run.spec, run.seed, result),
     }
     return tensor_file_bytes(trainer.model.state_dict(), metadata)
+
+
+def input_of(metadata: Mapping[str, str], file: Path) -> tuple[Tensor, Tensor]:
+    """Return the mean and std of a net's input that the metadata of its weights name, each (3, 1, 1) or (3, H, W)."""
+    import torch
+
+    try:
+        mean, std = (torch.tensor(json.loads(metadata[one]), dtype=torch.float32) for one in ("mean", "std"))
+        if mean.dim() > 3 or std.dim() > 3 or not (mean.numel() and std.numel()):
+            raise ValueError("neither has the shape of an image")
+        mean, std = (one.expand(torch.broadcast_shapes(one.shape, (3, 1, 1))) for one in (mean, std))
+    except (KeyError, ValueError, TypeError, RuntimeError, RecursionError) as error:
+        raise PaperbenchError(
+            f"{file} does not say which input its net expects, as files of paperbench do. Name another."
+        ) from error
+    return mean, std
 
 
 def recorded_metadata(spec: RunSpec, seed: int, result: Result) -> dict[str, str]:

@@ -27,6 +27,7 @@ COMMANDS = """
     models
     plot preact_resnet164 --set depth=20
     analyze --results .
+    export --curves tensorboard --results . --out curves
 """
 
 MODULES = ["runs.lease", "runs.observer", "bench.figures", "bench.text"]
