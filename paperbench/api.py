@@ -35,7 +35,7 @@ from paperbench.compare.noise import MIN_RUNS_OF_NOISE
 from paperbench.compare.power import Outlook, assess_outlook
 from paperbench.compare.responses import ReadAnalyses
 from paperbench.compare.verdicts import CellFacts
-from paperbench.errors import PaperbenchError, count, duration, listing, nearest, without_paths
+from paperbench.errors import PaperbenchError, count, duration, format_bytes, listing, nearest, without_paths
 from paperbench.files import write_named
 from paperbench.options import Incompatible, Selection, TrainingOptions, command
 from paperbench.report import FORMATS, Format
@@ -534,7 +534,7 @@ class Plan:
         """List the runs and, if `cost` is given, what the remaining ones take, also on so many devices at once."""
         from paperbench.data.dataset import MissingDataset
         from paperbench.data.share import WHOLE
-        from paperbench.runs.disk_space import format_bytes, run_files
+        from paperbench.runs.disk_space import run_files
         from paperbench.training.engines import ENGINES, engine_candidates
         from paperbench.training.memory import memory_needed
 

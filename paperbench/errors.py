@@ -141,6 +141,14 @@ def duration(seconds: float) -> str:
     return count(round(seconds), "second")
 
 
+def format_bytes(size: int) -> str:
+    """Format a number of bytes with a unit."""
+    for factor, unit in ((1e9, "GB"), (1e6, "MB")):
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size / 1e3:.0f} kB"
+
+
 def shorten(text: str, most: int = _MAX_MESSAGE) -> str:
     """Return a text of about `most` characters at most, without the middle of a longer one.
 

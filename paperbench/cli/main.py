@@ -24,7 +24,7 @@ SUBCOMMANDS = {
     "Train": ("plan", "run", "status"),
     "Compare": ("compare", "record", "verify", "evaluate", "analyze"),
     "Present": ("report", "plot"),
-    "Utilities": ("init", "check", "doctor", "bench", "data", "schema"),
+    "Utilities": ("init", "runs", "check", "doctor", "bench", "data", "schema"),
 }
 """The subcommands, under the headings of `paperbench --help`. Each is a module of `paperbench.cli`."""
 

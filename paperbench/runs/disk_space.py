@@ -11,7 +11,7 @@ from pathlib import Path
 from torch import Tensor
 
 from paperbench.catalogue import AnyNet
-from paperbench.errors import PaperbenchError
+from paperbench.errors import PaperbenchError, format_bytes
 from paperbench.models.building import layout
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import Store
@@ -70,14 +70,6 @@ def _sizes(net: AnyNet) -> tuple[int, int]:
 
 def _size(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.nbytes + _BYTES_PER_TENSOR for tensor in tensors)
-
-
-def format_bytes(size: int) -> str:
-    """Format a number of bytes with a unit."""
-    for factor, unit in ((1e9, "GB"), (1e6, "MB")):
-        if size >= factor:
-            return f"{size / factor:.1f} {unit}"
-    return f"{size / 1e3:.0f} kB"
 
 
 def free_bytes(directory: Path) -> int:

@@ -19,9 +19,9 @@ from paperbench.catalogue import DATASETS, FAMILIES, Net
 from paperbench.data.cifar_batches import DIRECTORIES
 from paperbench.data.share import WHOLE
 from paperbench.data.sources import load_dataset
-from paperbench.errors import PaperbenchError, listing, one_line, without_paths
+from paperbench.errors import PaperbenchError, format_bytes, listing, one_line, without_paths
 from paperbench.processors import quota
-from paperbench.runs.disk_space import format_bytes, free_bytes
+from paperbench.runs.disk_space import free_bytes
 from paperbench.runs.environment import code_facts, cudnn_version, environment_facts
 from paperbench.runs.planning import needed_datasets
 from paperbench.runs.record import Environment
@@ -62,8 +62,6 @@ def diagnose(wanted: str, data: Path, results: Path, tables: Sequence[Table]) ->
         results: Results directory, which need not exist.
     """
     found = Diagnosis()
-    if platform.system() == "Windows":
-        found.problems.append("Windows does not rename open files, so no run can be saved. Use WSL 2.")
     driver = output_of("nvidia-smi", "--query-gpu=driver_version,name", "--format=csv,noheader")
     gpus = _gpus(is_listed=driver[:1].isdigit())
     try:

@@ -8,10 +8,9 @@ from contextlib import suppress
 from types import MappingProxyType
 
 from paperbench.catalogue import OwnNet
-from paperbench.errors import Interrupted, PaperbenchError, RunError
+from paperbench.errors import Interrupted, PaperbenchError, RunError, format_bytes
 from paperbench.models.building import failure
 from paperbench.options import Incompatible
-from paperbench.runs.disk_space import format_bytes
 from paperbench.runs.hashed import ForeignRecordError, RecordError
 from paperbench.runs.lease import LEASE_SECONDS, Lease, LeaseLostError, acquire_any
 from paperbench.runs.limits import Limits

@@ -23,6 +23,7 @@ COMMANDS = """
     status --results .
     status table2 --results .
     verify
+    runs --long --results . --delete leftovers checkpoints
     schema record
     models
     plot preact_resnet164 --set depth=20

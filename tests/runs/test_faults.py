@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from paperbench.errors import PaperbenchError
-from paperbench.runs.disk_space import bytes_needed, check_disk_space, format_bytes
+from paperbench.errors import PaperbenchError, format_bytes
+from paperbench.runs.disk_space import bytes_needed, check_disk_space
 from paperbench.runs.planning import PlannedRun
 from paperbench.runs.store import RunDirectory, Store
 from tests.helpers import ROOT

@@ -16,8 +16,8 @@ import torch
 import torch._dynamo
 
 from paperbench.data.dataset import ImageDataset
+from paperbench.errors import format_bytes
 from paperbench.runs.checkpoints import Checkpoints
-from paperbench.runs.disk_space import format_bytes
 from paperbench.runs.lease import Lease
 from paperbench.runs.limits import Limits
 from paperbench.runs.planning import PlannedRun
