@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import platform
 import re
 import sys
 import textwrap
@@ -119,6 +120,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _execute(arguments: Sequence[str] | None) -> int:
+    if platform.system() == "Windows":
+        print("paperbench: Windows does not rename open files, so no run can be saved. Use WSL 2.", file=sys.stderr)
     prepare_for_torch()
     parser = build_parser()
     args = parser.parse_args(arguments)
