@@ -35,14 +35,14 @@ def execute(args: argparse.Namespace) -> int:
         what = f"{count(len(files), 'file')} ({KINDS[files[0].kind]}), {format_bytes(sum(one.size for one in files))}"
         done = f"kept, as {why_kept}" if why_kept else "deleted"
         print(one_line(f"{files[0].path.parent}: {what}: {done}."), flush=True)
-    numbers, sizes, of_runs = Counter[str](), Counter[str](), Counter[str]()
-    for file in survey(store):
-        numbers.update([file.kind, "all"])
-        sizes.update({file.kind: file.size, "all": file.size})
-        of_runs[file.run] += file.size if file.kind != "superseded" else 0
-    rows = [(what, f"{numbers[kind]:,}", format_bytes(sizes[kind])) for kind, what in {**KINDS, "all": "all"}.items()]
+    files, of_runs = [*survey(store)], Counter[str]()
+    sizes = {what: [file.size for file in files if file.kind == kind] for kind, what in KINDS.items()}
+    sizes["all"] = [file.size for file in files]
+    rows = [(what, f"{len(some):,}", format_bytes(sum(some))) for what, some in sizes.items() if some]
     print(as_text(Grid(("files", "number", "size"), tuple(rows), ("left", "right", "right"))))
     if args.long:
+        for file in files:
+            of_runs[file.run] += file.size if file.kind != "superseded" else 0
         runs = []
         for run in sorted(filter(None, of_runs)):
             record = store.readable_record(run)

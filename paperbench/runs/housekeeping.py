@@ -54,20 +54,12 @@ class HeldFile(NamedTuple):
     Attributes:
         kind: A key of `KINDS`.
         run: The run that it belongs or belonged to; "" if there is none.
-        size: In bytes.
     """
 
     path: Path
     kind: str
     run: str
     size: int
-
-
-class Outcome(NamedTuple):
-    """Files of one kind and directory that were to be deleted, and why they were kept; "" if they were not."""
-
-    files: list[HeldFile]
-    why_kept: str
 
 
 def survey(store: Store) -> Iterator[HeldFile]:
@@ -97,8 +89,8 @@ def _kind_and_run(store: Store, path: Path) -> tuple[str, str]:
     return "superseded" if top == "superseded" else kind, run[1]
 
 
-def delete(store: Store, kinds: Collection[Deletable]) -> Iterator[Outcome]:
-    """Delete the files of some kinds that no result needs, run by run, and yield what became of them."""
+def delete(store: Store, kinds: Collection[Deletable]) -> Iterator[tuple[list[HeldFile], str]]:
+    """Delete the files that no result needs; yield those of each directory and kind, and why they were kept if so."""
     found: dict[str, dict[tuple[Path, str], list[HeldFile]]] = defaultdict(lambda: defaultdict(list))
     for file in survey(store):
         if file.kind in kinds:
@@ -114,7 +106,7 @@ def delete(store: Store, kinds: Collection[Deletable]) -> Iterator[Outcome]:
                 if kind == "superseded" and not why:
                     with suppress(OSError):  # it holds what is not paperbench's
                         directory.rmdir()
-                yield Outcome(files, why)
+                yield files, why
         finally:
             lease.release()
 

@@ -87,10 +87,10 @@ def test_verify_says_after_a_deletion_what_it_said_before(
         after = {file.path: file.kind for file in survey(store) if file.kind != "leases"}
         assert verdicts(store) == said
         gone = {path for path in before if not path.exists() and before[path] != "leases"}
-        assert gone == {file.path for one in outcomes if not one.why_kept for file in one.files}
+        assert gone == {file.path for files, why_kept in outcomes if not why_kept for file in files}
         assert gone.isdisjoint(out_of_reach)
         assert {before[path] for path in gone} <= kinds
-        assert {file.path for one in outcomes for file in one.files if one.why_kept} == {
+        assert {file.path for files, why_kept in outcomes for file in files if why_kept} == {
             path for path, kind in after.items() if kind in kinds
         }
 
@@ -117,8 +117,7 @@ def test_what_a_run_rests_on_is_kept(
     CHANGES[change](copy)
     for name in (LEFTOVER, f"{OLD}.damaged"):
         (copy.path / name).write_text("x")
-    outcomes = [*delete(store, KINDS)]
-    assert {one.files[0].kind for one in outcomes if not one.why_kept} == {"leftovers", *gone}
+    assert {files[0].kind for files, why_kept in delete(store, KINDS) if not why_kept} == {"leftovers", *gone}
     assert bool(copy.checkpoints.newest_first()) is ("checkpoints" not in gone)
 
 
@@ -127,7 +126,7 @@ def test_paused_run_resumes_bit_for_bit_after_a_deletion(
 ) -> None:
     directory, _ = train(run, tmp_path, stop_at=13)
     (directory.path / LEFTOVER).write_text("x")
-    assert [one.why_kept for one in delete(Store(tmp_path), KINDS)] == [""]
+    assert [why_kept for _, why_kept in delete(Store(tmp_path), KINDS)] == [""]
     directory, log = train(run, tmp_path)
     assert log.steps[0] == 14
     assert_same(directory, expected)
