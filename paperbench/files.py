@@ -73,7 +73,7 @@ def format_read_error(path: Path, error: OSError, remedy: str) -> str:
 
 TEMPORARY = ".tmp"
 """Suffix of files that are being written. If a process is killed meanwhile, its file can be deleted."""
-LEFTOVER = re.compile(rf".+\.\d+-[0-9a-f]{{8}}\{TEMPORARY}")
+LEFTOVER = re.compile(rf"[^/]+\.\d+-[0-9a-f]{{8}}\{TEMPORARY}")
 """Names of such files."""
 DAMAGED = ".damaged"
 """Suffix of files that were set aside because they are damaged; they are kept in case they can be repaired."""

@@ -22,30 +22,25 @@ from paperbench.runs.history import History
 from paperbench.runs.record import Record
 from paperbench.runs.store import RunDirectory, Store
 
+_RUN = r"(?P<run>[0-9a-f]{12}-s\d+)"
+_RECORDS, _WEIGHTS = r"(record\.json|history\.jsonl|failure\.json)", r"model\.safetensors"
+_DAMAGED = rf"[^/]+\{DAMAGED}"
+_ANY = "|".join((_RECORDS, _WEIGHTS, CHECKPOINT.pattern, _DAMAGED, LEFTOVER.pattern))
 KINDS = {
-    "records": "records and histories",
-    "weights": "trained nets",
-    "unfinished": "checkpoints of runs that go on",
-    "checkpoints": "checkpoints of runs that ended",
-    "superseded": "superseded runs",
-    "damaged": "set aside as damaged",
-    "leftovers": "left by killed processes",
-    "external": "external results",
-    "analysis": "analyses",
-    "slurm": "logs of jobs",
-    "leases": "leases",
-    "unknown": "unknown to paperbench",
+    "records": ("records and histories", f"runs/{_RUN}/{_RECORDS}"),
+    "weights": ("trained nets", f"runs/{_RUN}/{_WEIGHTS}"),
+    "unfinished": ("checkpoints of runs that go on", ""),  # among the next ones; the record says so
+    "checkpoints": ("checkpoints of runs that ended", f"runs/{_RUN}/{CHECKPOINT.pattern}"),
+    "superseded": ("superseded runs", rf"superseded/{_RUN}-\d+/({_ANY})"),
+    "damaged": ("set aside as damaged", f"runs/{_RUN}/{_DAMAGED}"),
+    "leftovers": ("left by killed processes", f"runs/{_RUN}/{LEFTOVER.pattern}"),
+    "external": ("external results", "external/.+"),
+    "analysis": ("analyses", "analysis/.+"),
+    "slurm": ("logs of jobs", "slurm/.+"),
+    "leases": ("leases", "leases/.+"),
+    "unknown": ("unknown to paperbench", ""),
 }
-"""What files are, and in words."""
-
-_NAMES = {
-    "records": r"record\.json|history\.jsonl|failure\.json",
-    "weights": r"model\.safetensors",
-    "checkpoints": CHECKPOINT.pattern,
-    "damaged": rf".+\{DAMAGED}",
-    "leftovers": LEFTOVER.pattern,
-}
-_DIRECTORIES = {"runs": r"([0-9a-f]{12}-s\d+)", "superseded": r"([0-9a-f]{12}-s\d+)-\d+"}
+"""What files are, in words, and where they are."""
 
 
 class HeldFile(NamedTuple):
@@ -75,18 +70,14 @@ def survey(store: Store) -> Iterator[HeldFile]:
 
 
 def _kind_and_run(store: Store, path: Path) -> tuple[str, str]:
-    top, *between = path.relative_to(store.root).parts[:-1] or [""]
-    if path.is_symlink():
-        return "unknown", ""
-    if top in ("external", "analysis", "slurm", "leases"):
-        return top, ""
-    run = re.fullmatch(_DIRECTORIES.get(top, ""), between[0]) if len(between) == 1 else None
-    kind = next((kind for kind, names in _NAMES.items() if re.fullmatch(names, path.name)), None)
-    if not run or not kind:
-        return "unknown", ""
-    if kind == "checkpoints" and not ((record := store.readable_record(run[1])) and record.status != "partial"):
-        kind = "unfinished"
-    return "superseded" if top == "superseded" else kind, run[1]
+    place = path.relative_to(store.root).as_posix()
+    for kind, (_, pattern) in KINDS.items():
+        if (found := re.fullmatch(pattern, place)) and not path.is_symlink():
+            run = found.groupdict().get("run", "")
+            record = store.readable_record(run) if kind == "checkpoints" else None
+            goes_on = kind == "checkpoints" and (record is None or record.status == "partial")
+            return "unfinished" if goes_on else kind, run
+    return "unknown", ""
 
 
 def delete(store: Store, kinds: Collection[Deletable]) -> Iterator[tuple[list[HeldFile], str]]:
@@ -115,7 +106,7 @@ def _why_kept(kind: str, store: Store, run: str) -> str:
     """Say why a run needs its files of a kind; the caller holds its lease, so that this remains so."""
     directory, record = store.directory(run), store.readable_record(run)
     if kind == "checkpoints" and not (record and _does_without_checkpoint(directory, record)):
-        return "the run has no trained net, or none with the hash of its record, so its result rests on them"
+        return "the run's net or history is missing or is not the record's, so its result rests on them"
     if kind == "damaged" and not (record and directory.has_weights_or_checkpoint(record)):
         return "they may be all that is left of the run"
     return ""
