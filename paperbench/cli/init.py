@@ -40,19 +40,16 @@ def execute(args: argparse.Namespace) -> int:
         name = re.sub("[^a-z0-9]+", "_", root.resolve().name.lower()).strip("_") or "table"
         if name in ("table", "profiles", *table_ids(specs)):  # which would be no id, or another's
             name = f"my_{name}"
-        template = files("paperbench.cli") / "template"
-        sources = {
-            root / "experiments" / f"{name}.yaml": template / "table.yaml",
-            root / "nets.py": template / "nets.py",
-        }
+        table, nets = (files("paperbench.cli") / "template" / file for file in ("table.yaml", "nets.py"))
+        sources = {root / "experiments" / f"{name}.yaml": table, root / "nets.py": nets}
     if existing := [path for path in sources if path.exists()]:
         raise PaperbenchError(f"{existing[0]} exists already. Name another directory, or move it away.")
     for path, source in sources.items():
         write_named(path, source.read_bytes().replace(b"my_table", name.encode()), "DIR")
-    has_smoke = "smoke" in load_profiles(root).profiles
-    table, once = Selection(name, root=root), Selection(name, seeds=1, root=root)
-    small = Selection(name, profile="smoke", root=root) if has_smoke else once
-    commands = command("show", table), command("run", small), command("report", table, None, "--out=page")
+    whole, small = Selection(name, root=root), Selection(name, profile="smoke", root=root)
+    if "smoke" not in load_profiles(root).profiles:
+        small = Selection(name, seeds=1, root=root)
+    commands = command("show", whole), command("run", small), command("report", whole, None, "--out=page")
     print("\n  ".join([f"Wrote {listing([*map(str, sources)])}. Next:", *commands]))
     print(paragraph("The second trains small nets on digits, in minutes on two cores. There, leave out --tables."))
     return 0

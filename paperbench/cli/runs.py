@@ -32,11 +32,9 @@ def execute(args: argparse.Namespace) -> int:
 
     store = Store.existing(args.results)
     for files, why_kept in delete(store, args.delete):
-        what = (
-            f"{count(len(files), 'file')} ({KINDS[files[0].kind][0]}), {format_bytes(sum(one.size for one in files))}"
-        )
+        what, size = KINDS[files[0].kind][0], format_bytes(sum(file.size for file in files))
         done = f"kept, as {why_kept}" if why_kept else "deleted"
-        print(one_line(f"{files[0].path.parent}: {what}: {done}."), flush=True)
+        print(one_line(f"{files[0].path.parent}: {count(len(files), 'file')} ({what}), {size}: {done}."), flush=True)
     files, of_runs = [*survey(store)], Counter[str]()
     sizes = {what: [file.size for file in files if file.kind == kind] for kind, (what, _) in KINDS.items()}
     sizes["all"] = [file.size for file in files]
