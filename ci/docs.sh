@@ -2,7 +2,7 @@
 # Builds the documentation site into build/site. `bash ci/docs.sh serve` serves it on http://127.0.0.1:8000 instead and
 # rebuilds it when a page changes.
 set -euo pipefail
-. "$(dirname "$0")/environment.sh"
+. "$(dirname "$0")/environment.sh" docs
 
 export NO_MKDOCS_2_WARNING=1 # a notice of the theme that a strict build would print
 case "${1:-build}" in

@@ -30,7 +30,7 @@ export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 [ "$device" != cpu ] || export OMP_NUM_THREADS=1 profile=smoke data=digits
 needed='jinja2, PIL, pydantic, pylatexenc, yaml, safetensors, sklearn, scipy, tabulate, timm, torch, torchvision, wrapt'
 if [ -z "${PYTHON:-}" ] || ! "$PYTHON" -c "import $needed"; then
-    . ci/environment.sh
+    . ci/environment.sh test
     PYTHON=python
 fi
 "$PYTHON" -m paperbench data check "$data" || exit

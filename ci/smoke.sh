@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs all ten cells of Table 2 at reduced depth on the embedded digits, in about three minutes, and makes a page of them.
 set -euo pipefail
-. "$(dirname "$0")/environment.sh"
+. "$(dirname "$0")/environment.sh" run
 
 results=build/smoke-results page=build/smoke-page
 rm -rf "$results"

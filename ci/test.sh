@@ -2,7 +2,7 @@
 # Runs lint, type checks and tests. Arguments go to pytest; without any, or with only --full or --stress, pytest uses
 # all cores, up to eight.
 set -euo pipefail
-. "$(dirname "$0")/environment.sh"
+. "$(dirname "$0")/environment.sh" test
 
 ruff check .
 ruff format --check .

@@ -73,6 +73,8 @@ def format_read_error(path: Path, error: OSError, remedy: str) -> str:
 
 TEMPORARY = ".tmp"
 """Suffix of files that are being written. If a process is killed meanwhile, its file can be deleted."""
+LEFTOVER = re.compile(rf"[^/]+\.\d+-[0-9a-f]{{8}}\{TEMPORARY}")
+"""Names of such files."""
 DAMAGED = ".damaged"
 """Suffix of files that were set aside because they are damaged; they are kept in case they can be repaired."""
 
@@ -200,7 +202,7 @@ def refuse_links(*directories: Path) -> None:
 
 def is_leftover(path: Path) -> bool:
     """Whether a file has the name of a temporary one."""
-    return re.fullmatch(rf".+\.\d+-[0-9a-f]{{8}}\{TEMPORARY}", path.name) is not None
+    return LEFTOVER.fullmatch(path.name) is not None
 
 
 @contextmanager

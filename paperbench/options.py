@@ -25,6 +25,8 @@ _SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 DAY = _SECONDS["d"]
 
 Incompatible = Literal["refuse", "restart"]
+Deletable = Literal["checkpoints", "superseded", "damaged", "leftovers"]
+"""Files of a results directory by `runs.housekeeping.KINDS`."""
 Measure = Literal["channels", "jacobians", "paths", "left_out", "health"]
 
 

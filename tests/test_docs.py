@@ -290,7 +290,7 @@ def test_pictures_and_report_are_those_of_the_published_runs(tmp_path: Path) -> 
 def test_citation_is_complete_and_of_this_version() -> None:
     citation = yaml.safe_load(text_of(ROOT / "CITATION.cff"))
     project = tomllib.loads(text_of(ROOT / "pyproject.toml"))["project"]
-    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+    assert {"cff-version", "message", "title", "authors", "repository-code"} <= citation.keys()
     assert citation["cff-version"] == "1.2.0"
     assert citation["version"] == paperbench.__version__
     assert citation["license"] == project["license"]

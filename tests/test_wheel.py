@@ -1,4 +1,4 @@
-"""The wheel, installed outside the checkout: it contains the tables and the nets."""
+"""The wheel, installed outside the checkout: it contains the tables, the examples and the nets."""
 
 from __future__ import annotations
 
@@ -45,9 +45,12 @@ def test_wheel_lists_shows_and_judges_tables_without_the_extras(installed: Path)
         """
 import json, pathlib, sys, paperbench
 sys.modules.update(matplotlib=None, pandas=None)
+from paperbench.cli.init import EXAMPLES
 from paperbench.cli.main import main
 print(paperbench.__file__)
 assert main(["list"]) == main(["show", "table2"]) == main(["init", "mine"]) == 0
+for example in EXAMPLES:
+    assert main(["init", example, "--from", example]) == 0
 pathlib.Path("results").mkdir()
 print(len(json.loads(paperbench.load_table("table1").compare("results").render("json"))["cells"]), "cells")
 smoke = ["--profile", "smoke", "--results", sys.argv[1]]

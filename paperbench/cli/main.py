@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import platform
 import re
 import sys
 import textwrap
@@ -24,7 +25,7 @@ SUBCOMMANDS = {
     "Train": ("plan", "run", "status"),
     "Compare": ("compare", "record", "verify", "evaluate", "analyze"),
     "Present": ("report", "plot", "export"),
-    "Utilities": ("init", "check", "doctor", "bench", "data", "schema"),
+    "Utilities": ("init", "runs", "check", "doctor", "bench", "data", "schema"),
 }
 """The subcommands, under the headings of `paperbench --help`. Each is a module of `paperbench.cli`."""
 
@@ -119,6 +120,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _execute(arguments: Sequence[str] | None) -> int:
+    if platform.system() == "Windows":
+        print("paperbench: Windows does not rename open files, so no run can be saved. Use WSL 2.", file=sys.stderr)
     prepare_for_torch()
     parser = build_parser()
     args = parser.parse_args(arguments)

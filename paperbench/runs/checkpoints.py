@@ -14,7 +14,7 @@ from pathlib import Path
 from paperbench.errors import Finding
 from paperbench.files import DAMAGED, MAX_TENSOR_FILE_BYTES, UNGUARDED, Writer, list_directory, read_at_most
 
-_NAME = re.compile(r"checkpoint-(\d{1,12})-([0-9a-f]{16})\.safetensors")
+CHECKPOINT = re.compile(r"checkpoint-(\d{1,12})-([0-9a-f]{16})\.safetensors")
 
 
 class DamagedCheckpointError(Finding):
@@ -54,7 +54,7 @@ class Checkpoints:
 
     def newest_first(self) -> list[CheckpointFile]:
         """Return all checkpoints, the highest iteration first."""
-        matches = ((path, _NAME.fullmatch(path.name)) for path in list_directory(self.path))
+        matches = ((path, CHECKPOINT.fullmatch(path.name)) for path in list_directory(self.path))
         files = [CheckpointFile(path, int(match[1]), match[2]) for path, match in matches if match]
         return sorted(files, key=lambda file: (file.iteration, file.digest), reverse=True)
 

@@ -43,8 +43,6 @@ def diagnose(wanted: str, data: Path, results: Path, tables: Sequence[Table]) ->
         results: Results directory, which need not exist.
     """
     found, device = Diagnosis(schema=1), None
-    if platform.system() == "Windows":
-        found.problems.append("Windows does not rename open files, so no run can be saved. Use WSL 2.")
     driver = output_of("nvidia-smi", "--query-gpu=driver_version,name", "--format=csv,noheader")
     gpus = _gpus(is_listed=driver[:1].isdigit())
     try:

@@ -105,12 +105,6 @@ def test_command_may_print_garbage_or_hang(tmp_path: Path, code: str, line: str,
     assert output_of(str(program), seconds=seconds) == line.format(program)
 
 
-def test_windows_is_a_problem(diagnosis: Diagnose, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform, "system", lambda: "Windows")
-    found = diagnosis("", init_error=NO_DRIVER)
-    assert found.problems == ["Windows does not rename open files, so no run can be saved. Use WSL 2."]
-
-
 def test_page_names_no_user_or_path(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     working = tmp_path / "secretclient" / "secret project"
     (working / "secret data" / "cifar-10-batches-py").mkdir(parents=True)

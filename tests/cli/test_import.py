@@ -24,6 +24,8 @@ COMMANDS = """
     status --results .
     status table2 --results . --format json
     verify
+    runs --long --results . --delete leftovers checkpoints
+    schema record
     models
     plot preact_resnet164 --set depth=20
     analyze --results .

@@ -1,16 +1,19 @@
-"""`paperbench init`: what it writes trains, and is found from its own directory."""
+"""`paperbench init`: what it writes or copies trains, and is found from its own directory."""
 
 from __future__ import annotations
 
 import runpy
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 import torch
 
+from paperbench.cli.init import EXAMPLES
 from tests.cli.conftest import Run
 from tests.golden import assert_golden
+from tests.helpers import ROOT
 
 TABLE = Path("My Units/experiments/my_units.yaml")
 
@@ -29,6 +32,25 @@ def test_table_trains_and_is_reported_by_the_printed_commands(run: Run, printed:
         further = ("--stop-at", "1", "--device", "cpu") if " run " in command else ()
         assert run(*shlex.split(command)[1:], *further)[0] == 0
     assert Path("page/index.html").exists()
+
+
+@pytest.mark.parametrize("example", [*EXAMPLES[:-1], pytest.param("resnet_v1", marks=pytest.mark.full)])
+def test_copy_of_an_example_is_whole_and_its_commands_run(run: Run, example: str) -> None:
+    code, out, err = run("init", "copy", "--from", example)
+    assert (code, err) == (0, "")
+    copied = {path.relative_to("copy"): path.read_bytes() for path in Path("copy").rglob("*") if path.is_file()}
+    tracked = subprocess.check_output(["git", "ls-files"], cwd=ROOT / "examples" / example, text=True).splitlines()
+    assert copied == {Path(name): (ROOT / "examples" / example / name).read_bytes() for name in tracked}
+    few = ("--cells", "preact/layers20") if example == "lab" else ()
+    for command in [line for line in out.splitlines() if line.startswith("  ")]:
+        further = ("--stop-at", "1", "--device", "cpu", *few) if " run " in command else ()
+        assert run(*shlex.split(command)[1:], *further)[0] == 0
+    assert run("init", "copy", "--from", example)[0] == 2
+    assert {path: Path("copy", path).read_bytes() for path in copied} == copied
+
+
+def test_every_example_can_be_copied() -> None:
+    assert sorted(EXAMPLES) == sorted(path.name for path in (ROOT / "examples").iterdir() if path.is_dir())
 
 
 def test_the_directory_is_found_from_within(run: Run, printed: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import paperbench
 from paperbench.cli.main import exit_status
 from tests.cli.conftest import Run, validated
 from tests.golden import assert_golden
-from tests.helpers import ROOT, change_yaml, copy_of_specs, paperbench_process
+from tests.helpers import ROOT, change_yaml, copy_of_specs, paperbench_process, python
 
 
 @pytest.mark.parametrize(
@@ -148,6 +148,27 @@ def test_command_line_works_as_a_process(tmp_path: Path) -> None:
     assert (version.returncode, version.stdout, version.stderr) == (0, f"paperbench {paperbench.__version__}\n", "")
     wrong = paperbench_process("show", "tabel2", cwd=tmp_path)
     assert (wrong.returncode, wrong.stdout, len(wrong.stderr.splitlines())) == (2, "", 1)
+
+
+def test_windows_is_told_of_wsl_before_anything_else_and_every_module_can_be_imported(tmp_path: Path) -> None:
+    """On what stands in for Windows: without the modules that Python lacks there."""
+    program = """
+import pkgutil, platform, sys
+import matplotlib, multiprocessing.util, numpy, pandas, pyarrow, scipy, sklearn, timm, torch, torchcodec, torchvision
+sys.modules.update(dict.fromkeys(("fcntl", "grp", "pwd", "resource", "termios"), None))
+import paperbench
+for module in pkgutil.walk_packages(paperbench.__path__, "paperbench."):
+    if not module.name.endswith("__main__"):
+        __import__(module.name)
+platform.system = lambda: "Windows"
+from paperbench.cli.main import main
+main(["show", "tabel2"])
+"""
+    done = python("-c", program, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stderr.splitlines()
+    assert first == "paperbench: Windows does not rename open files, so no run can be saved. Use WSL 2."
+    assert second.startswith("paperbench: error: ")
 
 
 def test_closed_pipe_is_no_error(tmp_path: Path) -> None:

@@ -23,13 +23,15 @@ from tests.limits import limit_address_space, limit_seconds
 
 SHOW = ("show", *TABLE)
 PLAN = ("plan", *RUN[1:])
+RUNS = ("runs", "--long")
+DELETE = (*RUNS, "--delete", "checkpoints", "superseded", "damaged", "leftovers")
 CHECK = ("data", "check", "cifar10", "--data", "data")
 CHECK_INDEX = ("data", "check", "imagenet", "--data", "data")
 CONVERT = ("data", "convert", "images", "cifar10.npz")
 
 FINISHED, PAUSED = "results/runs/{finished}", "results/runs/{paused}"
 READ_BY = {
-    (VERIFY, COMPARE): (
+    (VERIFY, COMPARE, RUNS): (
         *(f"{FINISHED}/{name}" for name in ("record.json", "history.jsonl", "model.safetensors", "{last}")),
         *(f"{PAUSED}/{name}" for name in ("record.json", "history.jsonl", "model.safetensors", "{newest}", "{older}")),
         *("results/external/{external}", "results/leases/{paused}.1", f"{PAUSED}", "results/external"),
@@ -137,7 +139,7 @@ DEFAULT = {f"{PAUSED}/record.json": "dangling link", f"{PAUSED}/history.jsonl": 
     "place",
     [
         pytest.param(place, marks=[pytest.mark.full] * (place not in DEFAULT))
-        for place in READ_BY[VERIFY, COMPARE] + READ_BY[VERIFY, ANALYZE]
+        for place in READ_BY[VERIFY, COMPARE, RUNS] + READ_BY[VERIFY, ANALYZE]
     ],
 )
 def test_run_harms_nothing_beside_an_obstacle(
@@ -157,6 +159,7 @@ def test_run_harms_nothing_beside_an_obstacle(
         code, output = call(RUN)
         assert code in (0, 2), kind
         assert tree(Path(), *changing, path.with_name(path.name + DAMAGED)) == before, (kind, output)
+        assert call(DELETE)[0] in (0, 2), kind
         assert tree(outside) == untouched, (kind, output)
 
 
@@ -181,7 +184,7 @@ OPENERS = {
     "load_file",
 }
 ALLOWED = {
-    "cli/init.py": {"(template / source).read_bytes()": "paperbench's own template"},
+    "cli/init.py": {"source.read_bytes()": "paperbench's own template or example"},
     "data/convert.py": {"Image.open(stream, formats=('PNG', 'JPEG'))": "an opened stream"},
     "data/download.py": {"tarfile.open(archive, 'r:gz')": "its md5 sum is right"},
     "data/imagenet/build.py": {

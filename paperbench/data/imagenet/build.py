@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import sqlite3
@@ -201,6 +200,8 @@ class _Partial:
 @contextmanager
 def _partial(path: Path) -> Iterator[_Partial]:
     """Open the database of an index that is being made, and lock it; keep it until it is finished."""
+    import fcntl  # which Windows lacks
+
     partial = path.with_name(path.name + PARTIAL)
     with _reported(partial):
         partial.parent.mkdir(parents=True, exist_ok=True)

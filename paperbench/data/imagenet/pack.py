@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import resource
 import shutil
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -111,6 +110,8 @@ def _opened(path: Path) -> Iterator[Any]:
 @contextmanager
 def _little_memory(size: int) -> Iterator[None]:
     """Let the process allocate only so much more, on Linux: a part of a parquet file can unpack to any size."""
+    import resource  # which Windows lacks
+
     before = resource.getrlimit(resource.RLIMIT_DATA)
     with suppress(OSError, ValueError):  # no Linux, or a hard limit that is lower already
         allocated = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
