@@ -76,12 +76,11 @@ def stem(net: Net) -> Stem:
     splitting into two paths", Appendix). Units with another norm or activation between two weight layers have it here.
     """
     family, placement = FAMILIES[net.family], PLACEMENTS[net.placement]
-    components = placement.between
     if family.pools_early:
         # BN and ReLU come "right after conv1" (Appendix), so before the pooling and never in the first unit.
-        return Stem(Convolution(net.in_chans, family.widths[0], 7, 2), components, pools=True)
+        return Stem(Convolution(net.in_chans, family.widths[0], 7, 2), placement.between, pools=True)
     brought = {COMPONENTS[name].kind for name in placement.before}
-    components = tuple(name for name in components if COMPONENTS[name].kind not in brought)
+    components = tuple(name for name in placement.between if COMPONENTS[name].kind not in brought)
     return Stem(Convolution(net.in_chans, family.widths[0], 3, 1), components, pools=False)
 
 
@@ -116,6 +115,7 @@ def units(net: Net) -> Iterator[Unit]:
             before = () if is_first and family.pools_early else placement.before
             projects = shortcut.is_convolution or (changes_dimensions and net.shortcut_option == "B")
             pads = changes_dimensions and net.shortcut_option == "A"
+            gated = (outputs, outputs, 1) if shortcut.gates_branch else (channels, outputs, stride)
             yield Unit(
                 stage=stage,
                 index=index,
@@ -126,9 +126,7 @@ def units(net: Net) -> Iterator[Unit]:
                 shortcut_reads="activated" if shares and before else "raw",
                 resizing=Convolution(channels, outputs, 1, stride) if projects else "zero_pad" if pads else None,
                 resizing_last=projection_norm if projects else (),
-                gate=shortcut.gate(
-                    net, *((outputs, outputs, 1) if shortcut.gates_branch else (channels, outputs, stride))
-                ),
+                gate=shortcut.gate(net, *gated),
                 weight_layers=_weight_layers(net, channels, width, outputs, stride),
                 dropout=net.residual_dropout,
                 placement=placement,

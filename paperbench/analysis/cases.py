@@ -20,14 +20,7 @@ from paperbench.ambient import neutral
 from paperbench.analysis.health import health
 from paperbench.analysis.jacobians import jacobians
 from paperbench.analysis.paths import gradient_by_length, leave_out
-from paperbench.analysis.record import (
-    Analysis,
-    AnalysisSpec,
-    Passes,
-    Signal,
-    find_analysis,
-    write_analysis,
-)
+from paperbench.analysis.record import Analysis, AnalysisSpec, Passes, Signal, find_analysis, write_analysis
 from paperbench.analysis.walk import Measurements, Subject, measure
 from paperbench.catalogue import DATASETS, FAMILIES, NETS, AnyNet
 from paperbench.data.dataset import Dataset
@@ -196,11 +189,7 @@ def analyse_all(
     results: Path,
     announce: Callable[[str], None],
 ) -> Iterator[Analysis]:
-    """Yield the analysis of each net: from the results directory, or else new, and then kept there.
-
-    Args:
-        announce: Called with a sentence before each new analysis.
-    """
+    """Yield the analysis of each net: from the results directory, or else new and announced, and then kept there."""
     for number, case in enumerate(cases, start=1):
         found = find_analysis(results, case.spec(conditions), case.seed)
         if found is None:

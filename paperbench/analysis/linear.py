@@ -32,7 +32,6 @@ class UnitAt:
         noise: Seed of the dropout.
 
     Attributes:
-        x: The input.
         residual: F(x_l) as it is added, with its factor or gate, (N, C', H', W').
         factor: What the addition multiplies the shortcut by: lambda, 1 - g, or the mask of dropout; like `residual`.
         y: y_l of Eq. (1).

@@ -23,7 +23,6 @@ class Subject:
     """A net with the images that it is analysed on. A copy: nothing is changed in the net that it is made from.
 
     Args:
-        model: The net.
         images, labels: One batch, (N, 3, H, W) and (N,).
         by_batch: Whether the net is as in training, where BN uses the statistics of the batch, and dropout drops; else
             it is as in tests.
@@ -48,13 +47,8 @@ class Subject:
         seed: int = 0,
         label_smoothing: float = 0.0,
     ) -> None:
-        self.model = (
-            copy.deepcopy(model)
-            .to(dtype)
-            .to(memory_format=torch.contiguous_format)
-            .train(by_batch)
-            .requires_grad_(False)
-        )
+        own = copy.deepcopy(model).to(dtype).to(memory_format=torch.contiguous_format)
+        self.model = own.train(by_batch).requires_grad_(False)
         for layer in self.model.modules() if by_batch else ():
             if isinstance(layer, nn.BatchNorm2d):
                 layer.__class__ = nn.BatchNorm2d  # a trainer's keep statistics
@@ -80,11 +74,7 @@ class Subject:
 
     @torch.no_grad()
     def forward(self, x: Tensor | None = None, first: int = 0, last: int | None = None) -> Iterator[UnitAt]:
-        """Yield units at their inputs, from one index up to another.
-
-        Args:
-            x: Input of the first of them; x_0 if None.
-        """
+        """Yield units at their inputs, from one index up to another; the first at x, or at x_0 if that is None."""
         x = self.enter() if x is None else x
         for index in range(len(self.units))[first:last]:
             unit = UnitAt(self.units[index][1], x, self._seed + index)
@@ -158,31 +148,25 @@ def _forward(subject: Subject, x: Tensor) -> Iterator[tuple[UnitAt, dict[str, An
         from_residuals = unit.factor * push(unit.shortcut, unit.x, from_residuals) + unit.residual
         alone, identity = unit.without_residual(alone), resizing(subject.model.net, facts, module)(identity)
         has_relu = "relu" in facts.placement.after_addition
-        yield (
-            unit,
-            {
-                **{f"signal_{name}": value for name, value in _describe(unit.x).items()},
-                **{f"residual_{name}": value for name, value in _describe(unit.residual).items()},
-                "input_share": _share(carried, unit.x),
-                "sum_error": _distance(from_input + from_residuals, unit.output),
-                "negative": _fraction(unit.y < 0),
-                "cut": _fraction(unit.output == 0) if has_relu else None,
-                "identity_error": _distance(alone, identity),
-                "identity_kept": _share(alone, identity),
-                "factor": _mean(unit.factor),
-            },
-        )
+        values = {
+            **{f"signal_{name}": value for name, value in _describe(unit.x).items()},
+            **{f"residual_{name}": value for name, value in _describe(unit.residual).items()},
+            "input_share": _share(carried, unit.x),
+            "sum_error": _distance(from_input + from_residuals, unit.output),
+            "negative": _fraction(unit.y < 0),
+            "cut": _fraction(unit.output == 0) if has_relu else None,
+            "identity_error": _distance(alone, identity),
+            "identity_kept": _share(alone, identity),
+            "factor": _mean(unit.factor),
+        }
+        yield unit, values
         carried = push(unit.by_shortcut, unit.x, carried)
         projects = isinstance(facts.resizing, Convolution) and subject.model.net.shortcut_option
         identity = alone if is_shared or projects else identity
 
 
 def _backward(subject: Subject, last_first: Iterable[UnitAt], gradient: Tensor) -> Iterator[dict[str, Any]]:
-    """Yield what the pass back measures in each unit, by name, the last unit first.
-
-    Args:
-        gradient: dE/dx_L.
-    """
+    """Yield what the pass back measures in each unit, by name, the last unit first; it begins with dE/dx_L."""
     direct = identity = gradient
     predicted = 1.0
     for (facts, module), unit in zip(reversed(subject.units), last_first, strict=True):

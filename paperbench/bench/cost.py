@@ -123,10 +123,8 @@ def estimate(
     loaders = {name: _measure_loader(recipe, files) for name, recipe in recipes.items() if files}
     seconds = {}
     for run, iterations in to_do:
-        _, known, rate = min(
-            [speed for speed in speeds if speed[0] == run.net.family] or speeds,
-            key=lambda speed: abs(math.log(speed[1] / _macs(run))),
-        )
+        similar = [speed for speed in speeds if speed[0] == run.net.family] or speeds
+        _, known, rate = min(similar, key=lambda speed: abs(math.log(speed[1] / _macs(run))))
         per_image = max(_macs(run) / known / rate, 1 / loaders.get(run.recipe.recipe, math.inf)) / processes
         seconds[run.id] = iterations * run.recipe.batch_size * per_image
     facts.append("the multiply-adds of other nets")

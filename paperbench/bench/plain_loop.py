@@ -92,14 +92,7 @@ def set_plain_arithmetic(precision: str) -> None:
 
 
 class PlainLoop:
-    """A plain training loop.
-
-    Args:
-        model: The net, on the device; it is put into training mode.
-        batches: Batches on the device.
-        precision: "fp32", "tf32" or "bf16" (autocast).
-        learning_rate: Constant.
-    """
+    """A plain training loop of a net on the device, at a constant rate; bf16 is by autocast."""
 
     def __init__(self, model: nn.Module, batches: Iterator[Batch], precision: str, *, learning_rate: float) -> None:
         self._model, self._batches, self._precision = model.train(), batches, precision

@@ -164,10 +164,9 @@ def _variant_cells(found: VariantFigures) -> list[str]:
 
 
 def _loader_cells(row: LoaderRow, *others: LoaderRow) -> list[str]:
-    cells = [row.name, f"{1 / statistics.median(row.image_seconds):,.0f}"]
-    for other in others:
-        cells.append(_format_rounds(_ratios(other.image_seconds, row.image_seconds) if row != other else []))
-    return cells + [""] * (3 - len(others))
+    over = (_ratios(other.image_seconds, row.image_seconds) if row != other else [] for other in others)
+    speed = f"{1 / statistics.median(row.image_seconds):,.0f}"
+    return [row.name, speed, *map(_format_rounds, over), *[""] * (3 - len(others))]
 
 
 def _ratios(seconds: Sequence[float], others: Sequence[float]) -> list[float]:

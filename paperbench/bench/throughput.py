@@ -18,15 +18,7 @@ from typing import Any
 import torch
 
 from paperbench.architecture import parameters
-from paperbench.bench.figures import (
-    Kind,
-    NetFigures,
-    Ratio,
-    Variant,
-    VariantFigures,
-    measured_noise,
-    median_ratio,
-)
+from paperbench.bench.figures import Kind, NetFigures, Ratio, Variant, VariantFigures, measured_noise, median_ratio
 from paperbench.bench.plain_loop import (
     Batch,
     PlainLoop,
@@ -186,11 +178,7 @@ class VariantRunner:
 
 
 def measure_net(training: Training, variants: Sequence[Variant], rounds: Rounds) -> NetFigures:
-    """Measure all variants of a net.
-
-    Args:
-        variants: In the order in which they are built, until the deadline.
-    """
+    """Measure all variants of a net, which are built in this order until the deadline."""
     recipe, device, rounds = training.recipe, training.device, rounds.of(training.name)
     batches = cache(lambda: on_device_batches(training.dataset, recipe.batch_size, device))
 

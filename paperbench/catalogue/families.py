@@ -18,7 +18,6 @@ class Family:
     """A family of nets that differ only in depth.
 
     Attributes:
-        name: The name used in specs.
         kernels: Kernel sizes of the weight layers of one unit.
         widths: Inner width of the units of each stage. The first convolution has `widths[0]` channels.
         expansion: Output channels of a unit divided by its inner width.

@@ -186,11 +186,8 @@ def resolve(name: str, /, **kwargs: Any) -> Net:
     if shortcut != net.shortcut:
         theirs, others = (SHORTCUTS[one].arguments(FAMILIES[net.family]) for one in (shortcut, net.shortcut))
         values = {**dict.fromkeys(others), **theirs, **values}
-    return _canonical(replace(net, **values))
-
-
-def _canonical(net: Net) -> Net:
-    """Return the canonical form of a net that can be written in two ways."""
+    net = replace(net, **values)
+    # Of a net that can be written in two ways, one is canonical.
     if (net.shortcut_scale, net.residual_scale) == (1.0, 1.0):
         net = replace(net, shortcut="identity", shortcut_scale=None, residual_scale=None)
     if ("bn",) * bool(net.shortcut_bn) == PLACEMENTS[net.placement].projection_norm:

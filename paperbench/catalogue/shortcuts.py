@@ -87,7 +87,6 @@ def _gate(net: Net, inputs: int, outputs: int, stride: int) -> tuple[Convolution
 _SCALES = {"shortcut_scale": 0.5, "residual_scale": 1.0}
 _FACTORS = "times {shortcut_scale:g}", "times {residual_scale:g}"
 _GATE = {"gate_bias": -6.0, "gate_init": "he"}
-_DROPOUT = {"inverted": False}
 
 SHORTCUTS: dict[str, Shortcut] = {
     s.name: s
@@ -97,6 +96,6 @@ SHORTCUTS: dict[str, Shortcut] = {
         Shortcut("exclusive_gating", "2(c)", "exclusive gating", _GATE, ("times (1 - g)", "times g"), _gate),
         Shortcut("shortcut_only_gating", "2(d)", "shortcut-only gating", _GATE, ("times (1 - g)", ""), _gate),
         Shortcut("conv", "2(e)", "1x1 conv shortcut", {"shortcut_bn": None}, is_convolution=True),
-        Shortcut("dropout", "2(f)", "dropout shortcut", _DROPOUT, ("dropout 0.5", ""), draws=True),
+        Shortcut("dropout", "2(f)", "dropout shortcut", {"inverted": False}, ("dropout 0.5", ""), draws=True),
     )
 }

@@ -29,10 +29,7 @@ MD5 = {
         },
         {"test_batch": "40351d587109b95175f43aff81a1287e"},
     ),
-    "cifar100": (
-        {"train": "16019d7e3df5f24257cddd939b257f8d"},
-        {"test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
-    ),
+    "cifar100": ({"train": "16019d7e3df5f24257cddd939b257f8d"}, {"test": "f0ef6b0ae62326f3e7ffdfab6717acfc"}),
 }
 """Published md5 sums of the original training and test files, as in torchvision."""
 _LABELS = {"cifar10": "labels", "cifar100": "fine_labels"}
@@ -41,12 +38,7 @@ _MAX_BYTES = 256 * 2**20
 
 
 def load_batches(key: str, directory: Path) -> ImageDataset:
-    """Load the original CIFAR-10 or CIFAR-100.
-
-    Args:
-        key: "cifar10" or "cifar100".
-        directory: Directory of the batch files.
-    """
+    """Load the original CIFAR-10 or CIFAR-100 from the directory of its batch files."""
     batches = [pickle.loads(content, encoding="latin1") for content in read_verified(key, directory)]  # noqa: S301
     split = len(MD5[key][0])
     train, test = (_images_and_labels(part, _LABELS[key]) for part in (batches[:split], batches[split:]))

@@ -22,15 +22,10 @@ _MODES = ("1", "L", "P", "RGB", "CMYK", "YCbCr")
 
 
 def convert(source: Path, target: Path, key: str) -> ImageDataset:
-    """Write a data set as one `.npz` file.
+    """Write CIFAR-10 or CIFAR-100 as one `.npz` file, and return the data set as it is loaded from there.
 
     Args:
         source: The original files in torchvision's layout, or a directory of images for `load_images`.
-        target: The new file.
-        key: "cifar10" or "cifar100".
-
-    Returns:
-        The data set as loaded from the file.
     """
     if not source.exists():
         raise PaperbenchError(f"{source}: no such directory. Check the path.")
@@ -53,7 +48,6 @@ def load_images(key: str, directory: Path) -> ImageDataset:
     which is also CIFAR's. Images are sorted by class, then by file name.
 
     Args:
-        key: "cifar10" or "cifar100".
         directory: Directory of PNG or JPEG files of 32 x 32 pixels. Grey, palette and CMYK images are converted to RGB;
             names that begin with a dot are ignored.
 
@@ -103,10 +97,8 @@ def _read_part(part: Path, classes: list[str], size: int) -> tuple[Pixels, Label
             images[row] = _read_image(path, size)
         except UnidentifiedImageError:
             problems.append(f"{path}: not a PNG or JPEG image")
-        except OSError as error:
-            problems.append(f"{path}: {error.strerror or error}")
         except Exception as error:  # a damaged image can raise nearly anything
-            problems.append(f"{path}: {error}")
+            problems.append(f"{path}: {getattr(error, 'strerror', None) or error}")
     if problems:
         more = "" if len(problems) <= 5 else f"; and {len(problems) - 5:,} more"
         raise PaperbenchError(

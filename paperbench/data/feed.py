@@ -25,12 +25,7 @@ def make_feed(
     between_batches: Callable[[], None],
     announce: Callable[[str], None],
 ) -> Feed:
-    """Return the feed of a run.
-
-    Args:
-        between_batches: Called regularly in passes over photographs; may raise to abort.
-        announce: Called with the progress of long passes over the training images, in words.
-    """
+    """Return the feed of a run; the arguments are those of `Trainer`."""
     if isinstance(dataset, PhotoDataset):
         return PhotoFeed(dataset, recipe, seed, device, between_batches, announce)
     assert isinstance(dataset, ImageDataset)  # noqa: S101  (missing data are not trained on)

@@ -26,8 +26,6 @@ def load_npz(key: str, path: Path, name: str | None = None, origin: str | None =
     The data set is never canonical, as the file does not prove that its pixels are the original ones.
 
     Args:
-        key: "cifar10" or "cifar100".
-        path: The file.
         name, origin: The user's description of the data, if any.
     """
     try:

@@ -23,7 +23,6 @@ from paperbench.specs.yaml_file import read_yaml
 from paperbench.typed import Line, Problem, typed
 
 ENVIRONMENT_VARIABLE = "PAPERBENCH_DATA"
-DEFAULT_DIRECTORY = Path("data")
 
 
 @typed
@@ -42,7 +41,7 @@ class DataDescription:
 
 def data_directory(chosen: Path | None = None) -> Path:
     """Return the user's choice, else $PAPERBENCH_DATA, else ./data."""
-    return chosen or Path(os.environ.get(ENVIRONMENT_VARIABLE) or DEFAULT_DIRECTORY)
+    return chosen or Path(os.environ.get(ENVIRONMENT_VARIABLE) or "data")
 
 
 def load_dataset(key: str, directory: Path) -> ImageDataset | PhotoDataset:
@@ -98,10 +97,8 @@ def find_dataset(fingerprint: str, keys: Iterable[str], directory: Path) -> Imag
 
 def load_index(directory: Path) -> Index:
     """Read the index of ImageNet in a data directory."""
-    try:
+    with suppress(FileNotFoundError, NotADirectoryError):
         return read_index(directory / FILE_NAME)
-    except (FileNotFoundError, NotADirectoryError):
-        pass
     images, option = "DIR", f" --data {shlex.quote(str(directory))}"
     with suppress(PaperbenchError, OSError):
         find_layout(directory, synsets(), {})

@@ -36,11 +36,7 @@ class WorkerProcesses:
     """
 
     def __init__(
-        self,
-        workers: Workers,
-        variables: Mapping[str, str],
-        say: Callable[[str], None],
-        further: Sequence[str] = (),
+        self, workers: Workers, variables: Mapping[str, str], say: Callable[[str], None], further: Sequence[str] = ()
     ) -> None:
         self._say = say
         launch: dict[str, str] = {}

@@ -29,7 +29,9 @@ def build(net: AnyNet) -> nn.Module:
     """Return a net as a new module, whose initial values are from torch's default generator."""
     if isinstance(net, Net):
         return ResidualNet(net)
-    model = guarded(net, lambda: _function(net)(num_classes=net.num_classes, **net.arguments))
+    if code_of(net.file) != net.code:  # when the table was read
+        raise RunError(f"{net.function} has changed since the command began. Repeat the command.")
+    model = guarded(net, lambda: import_function(net.function, net.file)(num_classes=net.num_classes, **net.arguments))
     if not isinstance(model, nn.Module):
         raise RunError(f"{net.function} returned a {type(model).__name__}; it must return an nn.Module.")
     return model
@@ -55,13 +57,6 @@ def failure(net: OwnNet, error: BaseException) -> RunError:
             line = trace.tb_lineno
         trace = trace.tb_next
     return RunError(f"{net.function} failed ({f'line {line}, ' * bool(line)}{summarize_error(error)}). Mend it.")
-
-
-def _function(net: OwnNet) -> Callable[..., nn.Module]:
-    """Return the function of a net, whose file must be as it was when the table was read."""
-    if code_of(net.file) != net.code:
-        raise RunError(f"{net.function} has changed since the command began. Repeat the command.")
-    return import_function(net.function, net.file)
 
 
 def import_function(function: str, file: Path) -> Callable[..., nn.Module]:

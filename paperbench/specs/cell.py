@@ -85,11 +85,7 @@ class Cell:
         return next((name for name, one in profile.datasets.items() if self.dataset in one.replaces), self.dataset)
 
     def net_in(self, profile: Profile, setting: Setting | None = None) -> AnyNet:
-        """Return a net of the cell at the profile's depth, with one output per class of its data set.
-
-        Args:
-            setting: The net's setting. Default: the first.
-        """
+        """Return a net of the cell, by default its first, at the profile's depth, with an output per class."""
         reference, dataset = self.reference_in(profile, setting), DATASETS[self.dataset_in(profile)]
         if is_function(reference.model):
             return own_net(reference.model, reference.kwargs, dataset.num_classes, dataset.size, self.root)

@@ -116,14 +116,12 @@ class ExpectedCell:
         return replace(other, **{"mark": None, "params": None, **own}, same_as=None)
 
 
-def _with_value(cell: Any) -> Any:
-    """Accept a cell that is written as its value alone."""
-    return cell if isinstance(cell, (dict, ExpectedCell)) else {"value": cell}
+def or_alone(kind: type, key: str, of_key: Any) -> BeforeValidator:
+    """Accept a value of a typed class that is written as that of one of its keys alone."""
+    return BeforeValidator(lambda one: one if isinstance(one, (dict, kind)) else {key: one}, of_key | kind)
 
 
-WrittenCell = Annotated[
-    ExpectedCell, BeforeValidator(_with_value, Percent | Literal["fail", "unprinted"] | ExpectedCell)
-]
+WrittenCell = Annotated[ExpectedCell, or_alone(ExpectedCell, "value", Percent | Literal["fail", "unprinted"])]
 
 
 @typed

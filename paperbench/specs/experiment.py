@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from paperbench.catalogue import DATASETS, FAMILIES, NETS, is_function, resolve
 from paperbench.errors import PaperbenchError
 from paperbench.seeds import MAX_SEEDS
-from paperbench.specs.expected import duplicate_ids
+from paperbench.specs.expected import duplicate_ids, or_alone
 from paperbench.specs.run_spec import Precision, canonical_json
 from paperbench.typed import Id, KeyPath, Line, Problem, one_of, typed, unknown_words
 
@@ -103,12 +103,7 @@ class CellNets:
         )
 
 
-def _with_model(nets: Any) -> Any:
-    """Accept a cell that is written as its net's name alone."""
-    return nets if isinstance(nets, (dict, CellNets)) else {"model": nets}
-
-
-WrittenNets = Annotated[CellNets, BeforeValidator(_with_model, str | CellNets)]
+WrittenNets = Annotated[CellNets, or_alone(CellNets, "model", str)]
 
 
 DatasetName = Annotated[str, one_of("data set", DATASETS)]

@@ -310,11 +310,7 @@ class Recipe:
         return float(self.learning_rate * math.sin(math.pi / 2 * left) ** 2)  # (1 + cos) / 2, also exact near 0
 
     def images_before(self, iteration: int, images: int) -> int:
-        """Return the number of images in all batches before an iteration, counted from 0.
-
-        Args:
-            images: Size of the training set.
-        """
+        """Return the number of images in all batches before an iteration, from 0, of a training set of this size."""
         if self.epoch_end != "short_batch":
             return iteration * self.batch_size
         epochs, batches = divmod(iteration, -(-images // self.batch_size))

@@ -97,12 +97,7 @@ class Table:
         return found
 
     def recipe_in(self, profile: Profile, name: str | None = None) -> Recipe:
-        """Return a recipe with the profile's changes.
-
-        Args:
-            profile: A profile of this table.
-            name: The recipe of a cell in the profile. Default: the table's recipe.
-        """
+        """Return the recipe of a cell, by default the table's, with the changes of a profile of this table."""
         name = name or self.experiment.recipe
         if isinstance(profile, ChangedProfile):
             return self._changed_recipes(profile)[name]
@@ -153,15 +148,12 @@ class Table:
         A pattern with a slash matches ids `row/column`; one without matches rows or columns.
 
         Args:
-            patterns: One pattern or several.
             on_request: Whether to include cells that run only on request even if no pattern names their row in full.
         """
         patterns = [patterns] if isinstance(patterns, str) else patterns
         if not patterns:
             raise PaperbenchError("No pattern for cells is given. Give at least one, such as '*'.")
-        found: set[str] = set()
-        for pattern in patterns:
-            found.update(self._ids_matching(pattern, on_request))
+        found = {cell_id for pattern in patterns for cell_id in self._ids_matching(pattern, on_request)}
         return [cell for cell in self.all_cells if cell.id in found]
 
     def _ids_matching(self, pattern: str, on_request: bool) -> list[str]:
@@ -227,7 +219,7 @@ def read_table(table: str, root: Path) -> Table:
         meant = f"table{table}" if f"table{table}" in known else str(table)
         raise PaperbenchError(f"Unknown table {table!r}. {nearest(meant, known)} `paperbench list` lists all tables.")
     files = TableFiles(table, root)
-    cells, others = resolve_cells(files, root)
+    cells, others = resolve_cells(files)
     recipes_by_name = recipe_files(root)
     originals = {name: read_named(recipes_by_name[name], Recipe, "recipe") for name in {cell.recipe for cell in cells}}
     if problems := dict.fromkeys(_recipe_problems(cells, files.experiment, originals)):

@@ -20,11 +20,7 @@ T = TypeVar("T")
 
 
 def find_spec_root(chosen: Path | None = None) -> Path:
-    """Return the directory that contains experiments/.
-
-    Args:
-        chosen: The user's directory. Default: the installed wheel's, or the source checkout.
-    """
+    """Return the directory that contains experiments/: the user's choice, else the wheel's, or the source checkout."""
     package = Path(__file__).resolve().parents[1]
     for root in [chosen] if chosen else [package / "_specs", package.parent]:
         if (root / "experiments").is_dir():
@@ -74,7 +70,7 @@ class TableFiles:
     """
 
     def __init__(self, table: str, root: Path) -> None:
-        self.table, self._root = table, root
+        self.table, self.root = table, root
         self.experiment_file, self.experiment = read_named(root / "experiments" / f"{table}.yaml", Experiment, "table")
         expected = root / "expected" / f"{table}.yaml"
         self.expected_file, self.expected = self.experiment_file, Expected(schema=1, table=table)
@@ -101,7 +97,7 @@ class TableFiles:
             for column, nets in row.cells.items():
                 if is_function(nets.model):
                     try:
-                        find_file(nets.model, self._root)
+                        find_file(nets.model, self.root)
                     except PaperbenchError as error:
                         yield Problem(("rows", i, "cells", column), str(error))
 
@@ -156,11 +152,11 @@ class TableFiles:
             home=f"{self.table}/{cell_id}",
             dataset=row.dataset or column.dataset or "",
             recipe=row.recipe or self.experiment.recipe,
-            root=self._root,
+            root=self.root,
         )
 
 
-def resolve_cells(files: TableFiles, root: Path) -> tuple[tuple[Cell, ...], dict[str, TableFiles]]:
+def resolve_cells(files: TableFiles) -> tuple[tuple[Cell, ...], dict[str, TableFiles]]:
     """Return the cells of a table, column by column, and the files of the tables that its numbers come from."""
     others: dict[str, TableFiles] = {}
     cells, problems = [], []
@@ -171,7 +167,7 @@ def resolve_cells(files: TableFiles, root: Path) -> tuple[tuple[Cell, ...], dict
             cell = files.cell(f"{row.id}/{column.id}")
             try:
                 if cell.expected.same_as is not None:
-                    cell = _with_referenced_number(cell, cell.expected.same_as, files.table, others, root)
+                    cell = _with_referenced_number(cell, cell.expected.same_as, files, others)
                 _check_published_result(cell)
             except ValueError as error:
                 problems.append(Problem(("cells", row.id, column.id), str(error)))
@@ -181,23 +177,22 @@ def resolve_cells(files: TableFiles, root: Path) -> tuple[tuple[Cell, ...], dict
     return tuple(cells), others
 
 
-def _with_referenced_number(
-    cell: Cell, same_as: str, own_table: str, others: dict[str, TableFiles], root: Path
-) -> Cell:
+def _with_referenced_number(cell: Cell, same_as: str, files: TableFiles, others: dict[str, TableFiles]) -> Cell:
     """Return the cell with the result of the cell that it refers to.
 
     Args:
+        files: Those of the cell's table.
         others: The files of other tables read so far; gains this one.
 
     Raises:
         ValueError: The referenced cell does not exist or is of another experiment.
     """
     table, cell_id = same_as.split("/", 1)
-    tables = [known for known in table_ids(root) if known != own_table]
+    tables = [known for known in table_ids(files.root) if known != files.table]
     if table not in tables:
         raise ValueError(f"same_as must name a cell of another table. {nearest(table, tables)}")
     if table not in others:
-        others[table] = TableFiles(table, root)
+        others[table] = TableFiles(table, files.root)
     if cell_id not in others[table].cell_ids:
         raise ValueError(f"{table} has no cell {cell_id!r}. {nearest(cell_id, others[table].cell_ids)}")
     other = others[table].cell(cell_id)

@@ -62,7 +62,6 @@ def engine_candidates(wanted: str, device: torch.device, earlier: str | None = N
 
     Args:
         wanted: "auto" or the name of an engine.
-        device: The device of the run.
         earlier: The engine of the last session, if the run is resumed.
     """
     if wanted != "auto":
@@ -101,12 +100,7 @@ class Way:
 
 
 def ways_to_train(
-    net: AnyNet,
-    recipe: Recipe,
-    precision: Precision,
-    side: int | None,
-    engines: Iterable[str],
-    share: Share,
+    net: AnyNet, recipe: Recipe, precision: Precision, side: int | None, engines: Iterable[str], share: Share
 ) -> Iterator[Way]:
     """Yield the ways to train, the fastest first, each with less memory than the one before. Numbers are the same."""
     least = sys.maxsize

@@ -200,9 +200,8 @@ def _summary(tensor: Tensor) -> tuple[float, ...]:
 
 
 def _averages(model: nn.Module) -> tuple[float, ...]:
-    found = [
-        tensor.flatten() for name, tensor in model.named_buffers() if name.endswith(("running_mean", "running_var"))
-    ]
+    names = "running_mean", "running_var"
+    found = [one.flatten() for name, one in model.named_buffers() if name.endswith(names)]
     return _summary(torch.cat(found)) if found else ()
 
 
@@ -294,18 +293,12 @@ class _Rehearsal(Trainer):
     """A trainer in float64, of pinned images in small batches, that does apart what a training does in one step."""
 
     def __init__(self, net: AnyNet, recipe: Recipe, dataset: Dataset) -> None:
-        group = min(2, recipe.groups)
-        batch_norm, photographs, evaluations = recipe.batch_norm, recipe.photographs, {}
-        if photographs:
-            photographs = replace(photographs, decoder="pillow")
-            evaluations = {"pinned": Evaluation(photographs.crop, photographs.mean_image_scale or photographs.crop)}
-        small = replace(
-            recipe,
-            batch_size=_IMAGES,
-            batch_norm=replace(batch_norm, group=_IMAGES // group),
-            photographs=photographs,
-            evaluations=evaluations,
-        )
+        batch_norm = replace(recipe.batch_norm, group=_IMAGES // min(2, recipe.groups))
+        small = replace(recipe, batch_size=_IMAGES, batch_norm=batch_norm)
+        if photographs := recipe.photographs:
+            evaluation = Evaluation(photographs.crop, photographs.mean_image_scale or photographs.crop)
+            pillow = replace(photographs, decoder="pillow")
+            small = replace(small, photographs=pillow, evaluations={"pinned": evaluation})
         super().__init__(net, small, dataset, 1, "fp32", _CPU)
 
     def _initialised_model(self, net: AnyNet) -> nn.Module:
@@ -404,8 +397,7 @@ def training_facts(net: AnyNet, recipe: Recipe) -> Facts:
     with TemporaryDirectory() as directory:
         classes = net.num_classes
         dataset = _photographs(classes, Path(directory)) if recipe.photographs else _small_images(classes)
-        rehearsal = _Rehearsal(net, recipe, dataset)
-        with closing(rehearsal):
+        with closing(_Rehearsal(net, recipe, dataset)) as rehearsal:
             exact: dict[str, tuple[str, ...]] = {}
             values: dict[str, tuple[float, ...]] = {}
             for what, batch in rehearsal.inputs():

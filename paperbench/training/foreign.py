@@ -159,7 +159,6 @@ def load_state(model: nn.Module, tensors: Mapping[str, Tensor], file: Path, mapp
     """Load weights into a net, if all names and shapes are its own.
 
     Args:
-        file: Where the weights are from.
         mapping: The one of `IMPLEMENTATIONS` that they are from, if this net is ours.
     """
     renamed = {_renamed(name) if mapping else name: value for name, value in tensors.items()}

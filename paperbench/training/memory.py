@@ -89,12 +89,8 @@ def _group_memory(net: AnyNet, group: int, precision: Precision, side: int | Non
     family, number = FAMILIES[net.family], net.units[0]
     start = _LINEAR_FROM // len(family.kernels)
     if family.layers_per_n and number > start and not recompute:  # the whole count would take seconds
-        few, more = (
-            _group_memory(
-                replace(net, depth=family.layers_per_n * (start - i) + 2), group, precision, side, recompute=False
-            )
-            for i in (1, 0)
-        )
+        nets = [replace(net, depth=family.layers_per_n * n + 2) for n in (start - 1, start)]
+        few, more = (_group_memory(one, group, precision, side, recompute=False) for one in nets)
         return more + (number - start) * (more - few)
     return step_memory(net, group, precision, side=side, recompute=recompute)
 

@@ -85,8 +85,6 @@ class Processes:
     """All processes of a run, seen from one of them. Without arguments: a process that trains alone.
 
     Attributes:
-        rank: Number of this process.
-        count: Number of processes.
         share: This process's part of every batch.
         limits: Shares its signal with those of the other processes.
     """
@@ -186,10 +184,9 @@ class Processes:
         """
         if self.count > 1 and not self._has_ended.is_set():
             try:
-                if status is not None:
-                    self.first_text(str(status))
-            except ProcessLostError:
-                pass  # reported already
+                with suppress(ProcessLostError):  # reported already
+                    if status is not None:
+                        self.first_text(str(status))
             finally:
                 self._has_ended.set()
                 for thread in self._threads:  # Python's exit would abort in one that is in the store
@@ -439,11 +436,7 @@ def together(launch: Launch, device: torch.device, work: Callable[[Processes], i
 
 
 def refusal(number: int, net: AnyNet, recipe: Recipe, images: int) -> str | None:
-    """Return why this number of processes cannot train a run bit for bit as one does; None if it can.
-
-    Args:
-        images: Size of the training set.
-    """
+    """Return why this number of processes cannot train a run, on so many images, bit for bit as one; None if it can."""
     if number == 1:
         return None
     if draws_noise(net):

@@ -50,7 +50,6 @@ class FirstSteps:
     """Results of the first steps of a training.
 
     Attributes:
-        losses: Loss of each step.
         norms: Norms of the total change of all parameters, and of all BN statistics, in the first `UPDATES` steps;
             empty after fewer.
         seconds: Time of the first step.
@@ -162,7 +161,6 @@ def sound_trainer(
         candidates: The engines to try, the fastest first; an error of the last one is raised.
         fitting: The first of them for which the memory suffices.
         build: Makes an untrained trainer on the device, given the name of an engine.
-        processes: Those that share the run.
         machines_differ: Whether they are on different machines, which may round differently.
         announce: Called with the engine whose first steps will be compared.
         warn: Called with how processes on different machines differ.

@@ -56,8 +56,6 @@ class Trainer:
         announce: Called with the progress of long passes over the training images, in words.
 
     Attributes:
-        model: The net as a module.
-        feed: The images.
         metrics: Training loss and error since their last reset.
         processes: Those that share the run; none in `stepping_eagerly`.
         iteration: Number of iterations done.

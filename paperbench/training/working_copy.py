@@ -14,12 +14,7 @@ from paperbench.training.batch_norm import BatchNormAverages
 
 
 class DirectModel:
-    """The net itself.
-
-    Attributes:
-        module: The net.
-        averages: The averages of its BN layers.
-    """
+    """The net itself, with the averages of its BN layers."""
 
     def __init__(self, net: nn.Module) -> None:
         self.module = net
@@ -51,9 +46,6 @@ class WorkingCopy(DirectModel):
     Args:
         bf16_weights: Also keep the weights of convolutions and classifier in bfloat16. Autocast gives the same numbers,
             but launches a kernel per weight, forward and backward.
-
-    Attributes:
-        module: The copy.
     """
 
     def __init__(self, net: nn.Module, *, bf16_weights: bool = False) -> None:

@@ -262,13 +262,7 @@ def _reported(path: Path) -> Iterator[None]:
 
 
 def _collect(
-    layout: Layout,
-    partial: _Partial,
-    stream: TextIO,
-    threads: int,
-    *,
-    total: int | None = None,
-    decodes: bool = True,
+    layout: Layout, partial: _Partial, stream: TextIO, threads: int, *, total: int | None = None, decodes: bool = True
 ) -> tuple[list[Row], list[str]]:
     """Hash all images of a layout that are not known yet, and write their rows every second.
 
@@ -334,15 +328,11 @@ def _lacking(images: Images, published: Published) -> list[str]:
             f"it has {numbers[0]:,} + {numbers[1]:,} images; ImageNet has {published.train:,} to train on and "
             f"{published.test:,} to test"
         )
-    untrained = [name for name, number in zip(published.classes, train, strict=True) if not number]
+    of_classes = [*zip(published.classes, train.tolist(), test.tolist(), strict=True)]
+    untrained = [name for name, number, _ in of_classes if not number]
+    untested = [f"{name} has {number}" for name, _, number in of_classes if number != per_class]
     lacking += listed("classes without training images", untrained)
-    untested = [
-        f"{name} has {number}"
-        for name, number in zip(published.classes, test.tolist(), strict=True)
-        if number != per_class
-    ]
-    lacking += listed(f"classes without {per_class} test images", untested)
-    return lacking
+    return lacking + listed(f"classes without {per_class} test images", untested)
 
 
 def _unmatched(images: Images, published: Published) -> list[str]:

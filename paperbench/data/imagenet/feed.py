@@ -14,7 +14,7 @@ from paperbench.data.imagenet.index import PhotoDataset
 from paperbench.data.imagenet.mean_image import mean_images
 from paperbench.data.imagenet.stream import CropStream
 from paperbench.data.loader import Batch, Choices
-from paperbench.data.share import WHOLE
+from paperbench.data.share import WHOLE, Share
 from paperbench.processors import processors
 from paperbench.specs.recipe import ChannelValues, Evaluation, Recipe
 from paperbench.streams import Count
@@ -52,23 +52,21 @@ class PhotoFeed:
         )
         self.share = WHOLE
         self._stream: CropStream | None = None
-        self._stream_share = WHOLE
-        self._last: int | None = None  # iteration of the choices
+        self._last: tuple[int, Share] | None = None  # iteration and share of the choices
         self._choices: Choices = ()
 
     def choices(self, iteration: int) -> Choices:
         last, self._last = self._last, None  # in case that the batch cannot be made
-        if iteration != last:
-            if self._stream is None or last is None or iteration != last + 1 or self.share != self._stream_share:
+        if last != (iteration, self.share):
+            if self._stream is None or last != (iteration - 1, self.share):
                 self.close()
                 rows = partial(self.share.rows, self._recipe)
                 crops = self._training_crops(batch_size=self._recipe.batch_size, rows=rows)
                 # Beside training, a CPU has enough to do, and one thread is fast enough for it.
                 threads = 1 if self.device.type == "cpu" else processors()
                 self._stream = self._open(crops, threads, iteration)
-                self._stream_share = self.share
             self._choices = _on_device(next(self._stream), self.device)
-        self._last = iteration
+        self._last = iteration, self.share
         return self._choices
 
     def make(self, choices: Choices) -> Batch:

@@ -188,10 +188,7 @@ def check(database: sqlite3.Connection, path: Path) -> None:
 
 
 def read_images(database: sqlite3.Connection, root: Path) -> Images:
-    """Return all images.
-
-    Args:
-        root: Directory of the containers.
+    """Return all images, whose containers are below `root`.
 
     Raises:
         ValueError: A row is not as this module writes it, or there is none.

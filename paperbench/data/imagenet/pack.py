@@ -30,7 +30,6 @@ def pack(source: Path, target: Path, classes: Sequence[str], stream: TextIO) -> 
         source: Directory of `train-*-of-*.parquet` and `validation-*-of-*.parquet`, or its parent, if it is `data`.
         target: Directory of the tar files; created if it does not exist.
         classes: The synsets by label.
-        stream: Where to print progress.
 
     Returns:
         The numbers of images to train on and to test.

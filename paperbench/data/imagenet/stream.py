@@ -8,8 +8,9 @@ import sys
 import time
 import weakref
 from collections import deque
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -33,7 +34,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Names of glibc's malloc.h."""
 
 
-class CropStream:
+class CropStream(Iterator[Crops], AbstractContextManager["CropStream"]):
     """Iterates over the batches of a source: the same, whatever the number of threads.
 
     A batch is valid until the next one is asked for: then its pixels are overwritten. Whoever copies them to a device
@@ -73,14 +74,8 @@ class CropStream:
         self._crew = Crew(threads)
         self._dismiss = weakref.finalize(self, self._crew.dismiss)
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __iter__(self) -> Self:
-        return self
 
     def __next__(self) -> Crops:
         try:
