@@ -189,7 +189,7 @@ class Store:
         if guard:
             refuse_links(path.parent, path)
             return RunDirectory(path, Writer(guard))
-        places = [] if path.exists() else [*self.places.values()][1:]
+        places = [] if os.path.exists(path) else [*self.places.values()][1:]  # noqa: PTH110  (never raises)
         return next((one for place in places if (one := place._ended(run_id))), RunDirectory(path))
 
     @property

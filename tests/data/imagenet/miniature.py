@@ -139,7 +139,7 @@ def tar(
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w", format=form) as archive:
         for other in others:
-            archive.addfile(other)
+            archive.addfile(other, io.BytesIO(bytes(other.size)) if other.isreg() else None)
         for name, data in files:
             info = tarfile.TarInfo(name)
             info.size, info.mtime = len(data), 1.5
