@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import atexit
 import io
+import os
+import shutil
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory, gettempdir
+from tempfile import gettempdir, mkdtemp
 
 from PIL import Image
 
@@ -36,9 +38,8 @@ def load_photos() -> PhotoDataset:
     from paperbench.data.imagenet.build import Published, index_images
 
     with report_write_errors(Path(gettempdir()), "TMPDIR"):
-        directory = TemporaryDirectory(prefix="paperbench-photos-")
-        atexit.register(directory.cleanup)
-        root = Path(directory.name)
+        root = Path(mkdtemp(prefix="paperbench-photos-"))
+        atexit.register(_delete, root, os.getpid())
         _write_tiles(root)
     info = DATASETS["photos"]
     published = Published(CLASSES, info.train_images, info.test_images, test_labels={}, shorter_side=_HEIGHT)
@@ -53,6 +54,12 @@ def load_photos() -> PhotoDataset:
         test=images.test,
         directory=root,
     )
+
+
+def _delete(directory: Path, maker: int) -> None:
+    """Delete the files when the process that made them exits; forked ones exit, too."""
+    if os.getpid() == maker:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _write_tiles(root: Path) -> None:

@@ -20,10 +20,13 @@ from paperbench.data.sources import load_dataset
 from tests.helpers import ROOT
 
 LOAD = """
-import sys
+import os, sys
 from pathlib import Path
 from paperbench.data.sources import load_dataset
 photos = load_dataset("photos", Path())
+if not os.fork():
+    sys.exit()
+os.wait()
 print(photos.fingerprint, photos.train.root, photos.train.root.is_dir(), "torch" in sys.modules)
 """
 
