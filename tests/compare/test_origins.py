@@ -64,10 +64,9 @@ def test_of_several_records_of_a_run_the_first_counts(tmp_path: Path, table2: Ta
 
 def test_repeat_on_the_same_machine_is_no_further_run(tmp_path: Path, table2: Table) -> None:
     runs = [record(table2, PREACT, 6.0 + seed / 10, seed=seed) for seed in range(3)]
-    (session,) = runs[0].sessions
-    on_gpu = replace(session, environment=replace(session.environment, device="a GPU"))
+    on_gpu = [replace(one, environment=replace(one.environment, device="a GPU")) for one in runs[0].sessions]
     make_store(tmp_path, runs)
     make_store(tmp_path / "contributed/ada", runs)
-    make_store(tmp_path / "contributed/bob", [replace(run, sessions=(on_gpu,)) for run in runs])
+    make_store(tmp_path / "contributed/bob", [replace(run, sessions=tuple(on_gpu)) for run in runs])
     (one,) = load_table("table2").compare(tmp_path).origins.agreements
     assert (one.machines, one.runs) == (("a CPU", "a GPU"), (3, 3))
