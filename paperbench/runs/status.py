@@ -150,12 +150,13 @@ class Snapshot:
         self._failures: dict[str, Failure] = {}
         self.complaints: list[str] = []
         for directory in store.directories():
+            is_own = directory.path.is_relative_to(store.root / "runs")
             try:
-                if record := directory.read_record():
+                if (record := directory.read_record()) and (is_own or record.status != "partial"):
                     self._records.setdefault(record.run, record)
             except RunError as error:
                 self.complaints.append(str(error))
-            if failure := directory.read_failure():
+            if is_own and (failure := directory.read_failure()):
                 self._failures[directory.path.name] = failure
         named: list[RunSpec | Failure | Holder] = [record.spec for record in self._records.values()]
         named += [*self._failures.values(), *(held.holder for held in self._held.values() if held.holder)]
@@ -260,13 +261,11 @@ class Snapshot:
         rate = _rate(record) if record else None
         if rate is None and line and line.seconds:
             rate = line.iteration / line.seconds
-        left = None
-        if rate and rate > _MAX_RATE:  # in files that were edited
-            rate = None
-        if rate:
+        speed = left = None
+        if rate and rate <= _MAX_RATE:  # else the files were edited
             resumed = max(logged, holder.since if holder and holder.since else 0.0)
             left = max(0.0, resumed + (recipe.iterations - iteration) / rate - time.time())
-        speed = rate * recipe.batch_size if rate else None
+            speed = rate * recipe.batch_size
         return RunProgress(iteration, recipe.iterations, speed, left, holder.job if holder else None)
 
 
