@@ -48,7 +48,6 @@ class HashedJson:
         return _sha256(canonical_json(asdict(self)))
 
     def to_json(self) -> str:
-        """Return the text of the file."""
         return json.dumps({**asdict(self), "sha256": self.sha256}, indent=1, allow_nan=False) + "\n"
 
     @classmethod

@@ -92,11 +92,9 @@ def stopping_on_signals(
         limits.signal = limits.signal or number
         if is_launched or sys.stderr is None:  # descriptor 2 may be any file
             return
+        text = "stopping; a second signal exits at once and discards work since the last checkpoint"
         with suppress(OSError):  # the terminal may be closed
-            os.write(
-                2,
-                b"\npaperbench: stopping; a second signal exits at once and discards work since the last checkpoint\n",
-            )
+            os.write(2, f"\npaperbench: {text}\n".encode())
 
     names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
     numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]

@@ -97,11 +97,7 @@ def run_spec(net: AnyNet, recipe: Recipe, fingerprint: str, profile_name: str, p
 
 
 def net_and_recipe(spec: RunSpec, evaluations: Sequence[Evaluation]) -> tuple[AnyNet, Recipe]:
-    """Rebuild the net and the recipe from a spec, with placeholders for values that do not affect training.
-
-    Args:
-        evaluations: The record's.
-    """
+    """Rebuild net and recipe from a record's spec and evaluations, with placeholders for what changes no training."""
     kind: type[AnyNet] = OwnNet if "function" in spec.net else Net
     net = from_json(kind, json.dumps(spec.net))
     placeholders = {

@@ -75,12 +75,10 @@ class Checkpoint:
 
     @property
     def iteration(self) -> int:
-        """Number of iterations done."""
         return int(self.state["iteration"])
 
     @property
     def net(self) -> dict[str, Tensor]:
-        """The tensors of the net."""
         return {name.removeprefix("model."): t for name, t in self.state.items() if name.startswith("model.")}
 
     def to_bytes(self) -> bytes:

@@ -211,7 +211,6 @@ class Store:
         return None
 
     def history(self, run_id: str) -> list[HistoryLine]:
-        """Return the history of a run."""
         return self.directory(run_id).history()
 
     def readable_record(self, run_id: str) -> Record | None:
