@@ -90,9 +90,7 @@ class HashedJson:
     def read_all(cls, directory: Path) -> tuple[list[Self], list[str]]:
         """Return what the JSON files of a directory hold, and a complaint about each unreadable file."""
         values, complaints = [], []
-        for path in list_directory(directory):
-            if path.suffix != ".json":
-                continue
+        for path in (one for one in list_directory(directory) if one.suffix == ".json"):
             try:
                 if value := cls.read(path):
                     values.append(value)

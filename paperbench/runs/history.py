@@ -81,11 +81,9 @@ def history_bytes(lines: Sequence[HistoryLine]) -> bytes:
 
 
 class History:
-    """A history file. Lines are validated only when they are read, since comparisons read few of them.
+    """The contents of a history file. Lines are validated only when they are read, since comparisons read few of them.
 
-    Args:
-        path: The file, for messages.
-        data: The contents of the file. An incomplete last line, left by a killed process, is ignored.
+    An incomplete last line, left by a killed process, is ignored. Messages name the path.
     """
 
     def __init__(self, path: Path, data: bytes) -> None:

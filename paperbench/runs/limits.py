@@ -28,7 +28,6 @@ class Limits:
         stop_at: Iteration at which every run pauses.
         max_seconds: Time limit for training, in seconds since this object was created.
         signal: Number of the first signal received, if any.
-        clock: Returns the time in seconds.
     """
 
     stop_at: int | None = None

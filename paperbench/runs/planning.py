@@ -70,11 +70,7 @@ def planned_runs(
     seeds: int,
     datasets: Mapping[str, Dataset],
 ) -> list[PlannedRun]:
-    """Plan the runs for some cells: the first seed of every net, then the second, and so on.
-
-    Args:
-        datasets: The data sets that `needed_datasets` lists, by key.
-    """
+    """Plan the runs for cells, on their `needed_datasets`: the first seed of every net, then the second, and so on."""
     profile = table.profiles.named(profile_name)
     runs: dict[str, PlannedRun] = {}
     for seed in range(seeds):

@@ -63,7 +63,6 @@ class Verification:
     """What `paperbench verify` found in a results directory.
 
     Attributes:
-        results: The directory.
         external, analyses: Numbers of external results and of files of analyses.
         remarks, problems: Those about several runs or about none; each run has others.
         kept: The reruns that were kept in the directory.
