@@ -150,13 +150,12 @@ class Snapshot:
         self._failures: dict[str, Failure] = {}
         self.complaints: list[str] = []
         for directory in store.directories():
-            is_own = directory.path.is_relative_to(store.root / "runs")
             try:
-                if (record := directory.read_record()) and (is_own or record.status != "partial"):
-                    self._records.setdefault(record.run, record)
+                if record := directory.read_record():
+                    self._records[record.run] = record
             except RunError as error:
                 self.complaints.append(str(error))
-            if is_own and (failure := directory.read_failure()):
+            if failure := directory.read_failure():
                 self._failures[directory.path.name] = failure
         named: list[RunSpec | Failure | Holder] = [record.spec for record in self._records.values()]
         named += [*self._failures.values(), *(held.holder for held in self._held.values() if held.holder)]

@@ -103,7 +103,8 @@ def verify(store: Store, datasets: Sequence[Dataset] = (), pause: float = 0.5) -
         pause: Seconds to wait before a run whose files have changed meanwhile is checked again.
     """
     by_fingerprint = {dataset.fingerprint: dataset for dataset in datasets}
-    found = ((directory, _verify_at_rest(directory, by_fingerprint, pause)) for directory in store.directories())
+    directories = [directory for place in store.places.values() for directory in place.own_directories()]
+    found = ((directory, _verify_at_rest(directory, by_fingerprint, pause)) for directory in directories)
     return [run for directory, run in found if directory.path.exists()]  # it may have been moved away meanwhile
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -59,6 +60,8 @@ def test_of_several_records_of_a_run_the_first_counts(tmp_path: Path, table2: Ta
     checks = [(one.by, len(one.runs), one.repeats, one.identical) for one in judged.origins.trained]
     assert checks == [("bob", 5, 2, 1), ("", 2, 0, 0), ("ada", 3, 1, 0)]
     assert_golden("origins", judged.render("table", long=True).partition("Origins\n")[2] + str(judged))
+    owners = Counter(one.path.parts[-3] for one in Store(tmp_path).directories())
+    assert owners == {tmp_path.name: 2, "bob": 2, "ada": 1}
     assert Store(tmp_path).directory(runs[2].run or "").path.parts[-3] == "bob"
 
 
