@@ -456,18 +456,15 @@ def make_page(
         patterns = (cells,) if isinstance(cells, str) else tuple(cells)
         chosen = Selection(table.id, patterns, one.comparison.profile, seeds, root=directory if root else None)
         rows = {cell.cell.row.id: cell.cell.row.title for cell in one.report.cells}
-        commands = [
-            (command("run", chosen), "trains what is missing"),
-            *((command("run", replace(chosen, cells=(f"{row}/*",))), f"trains {title}") for row, title in rows.items()),
-            (command("compare", chosen), "judges it"),
-            (
-                "paperbench verify --rerun 1 --save",
-                "checks all files, retrains the start of a run, keeps what it found",
-            ),
-        ]
-        commands = [(without_paths(one), what) for one, what in commands]
+        commands = {
+            command("run", chosen): "trains what is missing",
+            **{command("run", replace(chosen, cells=(f"{row}/*",))): f"trains {its}" for row, its in rows.items()},
+            command("compare", chosen): "judges it",
+            "paperbench verify --rerun 1 --save": "checks all files, retrains the start of a run, keeps what it found",
+        }
         left_out = [without_paths(in_results.sub("results", text)) for text in one.left_out]
-        return Part(one.report, panels_of(one.curves(parts), one.comparison), left_out, commands)
+        printed = [(without_paths(one), what) for one, what in commands.items()]
+        return Part(one.report, panels_of(one.curves(parts), one.comparison), left_out, printed)
 
     html = render([part(*one) for one in shown])
     left_out = dict.fromkeys([*unreadable, *(text for _, one in shown for text in one.left_out)])

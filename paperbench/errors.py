@@ -23,7 +23,6 @@ Tab and newline are not among them.
 UNPRINTABLE = re.compile(rf"[{CONTROLS}\ud800-\udfff]")
 """These characters, and surrogates."""
 
-
 _PATH = re.compile(r"(?<![\w.:/\\])(?:~|[A-Za-z]:)?[/\\][^\s'\",;()\[\]]+")
 
 _MAX_MESSAGE = 20_000

@@ -193,11 +193,10 @@ def refuse_links(*directories: Path) -> None:
     """Refuse to write into directories that are links: a results directory of others may link to anything of yours."""
     for directory in directories:
         with report_write_errors(directory):
-            is_link = directory.is_symlink()
-        if is_link:
-            raise RunError(
-                f"{directory} is a link, and nothing is written through it. Replace it by the directory itself."
-            )
+            if directory.is_symlink():
+                raise RunError(
+                    f"{directory} is a link, and nothing is written through it. Replace it by the directory itself."
+                )
 
 
 def is_leftover(path: Path) -> bool:
@@ -207,11 +206,7 @@ def is_leftover(path: Path) -> bool:
 
 @contextmanager
 def report_write_errors(path: Path, option: str = "--results DIR") -> Iterator[None]:
-    """Turn an OSError into a PaperbenchError that says that `path` cannot be written.
-
-    Args:
-        option: The option that chooses another directory.
-    """
+    """Turn an OSError into a PaperbenchError: `path` cannot be written, and `option` chooses another directory."""
     try:
         yield
     except OSError as error:

@@ -136,6 +136,10 @@ class Count:
             self._next = seconds + min(seconds, MOST_SECONDS_BETWEEN)
         return is_due
 
+    def tell(self, say: Callable[[str], None], done: int) -> None:
+        if self.is_due():
+            say(", ".join(self.facts(done)))
+
     def facts(self, done: int) -> list[str]:
         if self._total is None:
             return [f"{self._what}: {done:,} {self._unit}"]
@@ -162,8 +166,8 @@ def watched(
             yield item
             done += amount(item)
             line.show(partial(counted.facts, done), now=False)
-            if not line.is_terminal and counted.is_due():
-                line.say(", ".join(counted.facts(done)))
+            if not line.is_terminal:
+                counted.tell(line.say, done)
     finally:
         line.clear()
 

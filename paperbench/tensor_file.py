@@ -42,11 +42,7 @@ def tensor_file_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
 
 
 def read_tensor_file(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors, on the CPU, and the metadata.
-
-    Raises:
-        MemoryError: The memory is not sufficient.
-    """
+    """Return the tensors, on the CPU, and the metadata, if the memory suffices; else raise a MemoryError."""
     import safetensors.torch
 
     _require_memory(len(data))
@@ -79,11 +75,7 @@ def read_header(path: Path, prefix: str) -> tuple[object, int]:
 
 
 def check_fit(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Check that tensors have the names, shapes and types of others.
-
-    Raises:
-        ValueError: They differ.
-    """
+    """Raise a ValueError unless tensors have the names, shapes and types of others."""
     kinds = [{name: (tensor.shape, tensor.dtype) for name, tensor in found.items()} for found in (tensors, expected)]
     if wrong := {name for name, _ in kinds[0].items() ^ kinds[1].items()}:
         raise ValueError(f"missing, unknown or of another shape or type: {listing(sorted(wrong))}")

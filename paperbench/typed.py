@@ -92,12 +92,7 @@ def raise_problems(problems: Iterable[Problem]) -> None:
 
 
 def unknown_words(noun: str, words: Iterable[tuple[KeyPath, str]], known: Iterable[str]) -> Iterator[Problem]:
-    """Yield a problem with a suggestion for every word that is not known.
-
-    Args:
-        noun: What the words name, such as "recipe".
-        words: Words with their paths.
-    """
+    """Yield a problem with a suggestion for every word that names no known `noun`, such as a recipe."""
     known = list(known)
     for path, word in words:
         if word not in known:

@@ -54,7 +54,6 @@ class Comparison:
 
     @property
     def differing(self) -> tuple[CellFacts, ...]:
-        """Cells that differ from the paper."""
         return tuple(cell for cell in self.cells if cell.differs)
 
     def must_reproduce(self, compared: CellFacts) -> bool:

@@ -36,11 +36,7 @@ class Deviation:
 def find_deviations(
     table: Table, profile: Profile, compared: Iterable[CellFacts], records: Mapping[str, Record]
 ) -> list[Deviation]:
-    """Return the deviations of the shown runs of all cells, each once.
-
-    Args:
-        records: The records of the runs, by id.
-    """
+    """Return the deviations of the shown runs of all cells, each once; `records` are by the run's id."""
     paper = table.profiles.named("paper")
     found: dict[_Difference, dict[str, None]] = {}
     for facts in compared:

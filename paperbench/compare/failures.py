@@ -25,7 +25,6 @@ class FailureCount:
 
     @classmethod
     def total(cls, counts: Sequence[FailureCount]) -> FailureCount:
-        """Add up counts."""
         return cls(sum(one.failed for one in counts), sum(one.runs for one in counts))
 
     @property

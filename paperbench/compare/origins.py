@@ -95,11 +95,14 @@ def find_origins(
             samples.append(errors := defaultdict(list))
             for run in group.ids:
                 (_, counts), *_ = found[run]
+                of_run: dict[str, float] = {}  # one for each machine: a repeat there is no further run
                 for by, record in found[run]:
                     trained[by, record.machine].append((record, counts, cell.id))
                     error = record.error(*how)
                     if error is not None and math.isfinite(error) and _is_same_code(counts, record):
-                        errors[record.machine].append(error)
+                        of_run.setdefault(record.machine, error)
+                for machine, error in of_run.items():
+                    errors[machine].append(error)
     origins = []
     for who, runs in trained.items():
         ended = [one for one in runs if one[1].status != "partial"]

@@ -30,7 +30,6 @@ class CheckpointFile:
     digest: str
 
     def read(self) -> bytes:
-        """Return the bytes of the file."""
         try:
             data = read_at_most(self.path, MAX_TENSOR_FILE_BYTES)
         except OSError as error:
@@ -42,12 +41,7 @@ class CheckpointFile:
 
 
 class Checkpoints:
-    """The checkpoints in a run's directory.
-
-    Args:
-        path: The run's directory.
-        writer: Writes the files, guarded by the run's lease.
-    """
+    """The checkpoints in a run's directory; see `RunDirectory` for the arguments."""
 
     def __init__(self, path: Path, writer: Writer = UNGUARDED) -> None:
         self.path, self._writer = path, writer

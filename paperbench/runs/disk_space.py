@@ -24,10 +24,9 @@ _BYTES_PER_RUN = 50_000
 
 
 def bytes_needed(runs: Sequence[PlannedRun], store: Store, *, start_anew: bool = False) -> int:
-    """Return the bytes that all files of the runs need beyond the existing ones.
+    """Return the bytes that all files of runs to be done need beyond the existing ones.
 
     Args:
-        runs: The runs still to be done.
         start_anew: Whether runs may be restarted; the old files are then kept, so they do not reduce the estimate.
     """
     needed = largest = 0

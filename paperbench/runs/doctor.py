@@ -10,6 +10,7 @@ import platform
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -60,12 +61,10 @@ def diagnose(wanted: str, data: Path, results: Path, tables: Sequence[Table]) ->
     if device:
         for table in tables:
             _choose(table, device, found)
-    facts = {name: without_paths(one_line(fact)) for name, fact in found.facts.items()}
-    reasons, missing, problems = (
-        [without_paths(one_line(text)) for text in dict.fromkeys(texts)]
-        for texts in (found.reasons, found.missing, found.problems)
-    )
-    return Diagnosis(1, str(device) if device else None, facts, found.choices, reasons, missing, problems)
+    found.facts.update({name: without_paths(one_line(fact)) for name, fact in found.facts.items()})
+    for texts in (found.reasons, found.missing, found.problems):
+        texts[:] = [without_paths(one_line(text)) for text in dict.fromkeys(texts)]
+    return replace(found, device=str(device) if device else None)
 
 
 def _software() -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -61,12 +62,8 @@ def exported_files(
         images = images_of(run, record, data_directory(data)) if has_mean_image else None
         if isinstance(images, PhotoDataset):
             progress = Count("mean image, computed once", "training images", total=len(images.train))
-
-            def tell(done: int) -> None:
-                if progress.is_due():
-                    announce(", ".join(progress.facts(done)))
-
-            mean = mean_images(images, settings, [first], tell)[first].permute(2, 0, 1)
+            told = partial(progress.tell, announce)
+            mean = mean_images(images, settings, [first], told)[first].permute(2, 0, 1)
     if has_mean_image:
         tensors[MEAN_IMAGE] = mean
         arguments["mean_image"] = [*mean.shape]

@@ -52,7 +52,6 @@ class ExternalResult(HashedJson):
 
     @property
     def outcome(self) -> str:
-        """The error as text."""
         return "diverged" if self.error is None else f"{self.error} %"
 
 

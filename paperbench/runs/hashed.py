@@ -48,7 +48,6 @@ class HashedJson:
         return _sha256(canonical_json(asdict(self)))
 
     def to_json(self) -> str:
-        """Return the text of the file."""
         return json.dumps({**asdict(self), "sha256": self.sha256}, indent=1, allow_nan=False) + "\n"
 
     @classmethod
@@ -91,9 +90,7 @@ class HashedJson:
     def read_all(cls, directory: Path) -> tuple[list[Self], list[str]]:
         """Return what the JSON files of a directory hold, and a complaint about each unreadable file."""
         values, complaints = [], []
-        for path in list_directory(directory):
-            if path.suffix != ".json":
-                continue
+        for path in (one for one in list_directory(directory) if one.suffix == ".json"):
             try:
                 if value := cls.read(path):
                     values.append(value)

@@ -61,14 +61,7 @@ def history_line(
     tested: EvaluationMetrics | None,
     seconds: float,
 ) -> HistoryLine:
-    """Return the history line of an iteration.
-
-    Args:
-        images: Size of the training set.
-        window: Training loss and error since the previous line.
-        tested: Test loss and error, if a test was due.
-        seconds: Time spent on the run so far.
-    """
+    """Return the history line of an iteration; `images` is the size of the training set."""
     is_finite = math.isfinite(window.loss)
     return HistoryLine(
         iteration=iteration,
@@ -88,11 +81,9 @@ def history_bytes(lines: Sequence[HistoryLine]) -> bytes:
 
 
 class History:
-    """A history file. Lines are validated only when they are read, since comparisons read few of them.
+    """The contents of a history file. Lines are validated only when they are read, since comparisons read few of them.
 
-    Args:
-        path: The file, for messages.
-        data: The contents of the file. An incomplete last line, left by a killed process, is ignored.
+    An incomplete last line, left by a killed process, is ignored. Messages name the path.
     """
 
     def __init__(self, path: Path, data: bytes) -> None:
@@ -119,7 +110,6 @@ class History:
             raise Finding(f"{self.path}:{index + 1}:", str(error), HISTORY_REMEDY) from error
 
     def lines(self) -> list[HistoryLine]:
-        """Return all lines."""
         lines = [self._line(index) for index in range(len(self._texts))]
         for number, (line, following) in enumerate(pairwise(lines), start=2):
             if following.iteration <= line.iteration:
@@ -129,7 +119,6 @@ class History:
 
     @property
     def last(self) -> HistoryLine | None:
-        """The last line, if there is any."""
         return self._line(len(self._texts) - 1) if self._texts else None
 
     def window_mean(self, measure: Measure, after: int, upto: int) -> float | None:

@@ -126,9 +126,8 @@ class Lease:
     """A lease on one run: acquire it before you write to the run's directory, then release it.
 
     Args:
-        directory: The directory of the lease files.
-        run_id: The run's id.
-        spec: The run's spec, for `paperbench status`.
+        directory: That of the lease files.
+        spec: The run's, for `paperbench status`.
         clock: Returns seconds, and never goes back.
 
     Attributes:

@@ -28,7 +28,6 @@ class Limits:
         stop_at: Iteration at which every run pauses.
         max_seconds: Time limit for training, in seconds since this object was created.
         signal: Number of the first signal received, if any.
-        clock: Returns the time in seconds.
     """
 
     stop_at: int | None = None
@@ -92,11 +91,9 @@ def stopping_on_signals(
         limits.signal = limits.signal or number
         if is_launched or sys.stderr is None:  # descriptor 2 may be any file
             return
+        text = "stopping; a second signal exits at once and discards work since the last checkpoint"
         with suppress(OSError):  # the terminal may be closed
-            os.write(
-                2,
-                b"\npaperbench: stopping; a second signal exits at once and discards work since the last checkpoint\n",
-            )
+            os.write(2, f"\npaperbench: {text}\n".encode())
 
     names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
     numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]

@@ -70,11 +70,7 @@ def planned_runs(
     seeds: int,
     datasets: Mapping[str, Dataset],
 ) -> list[PlannedRun]:
-    """Plan the runs for some cells: the first seed of every net, then the second, and so on.
-
-    Args:
-        datasets: The data sets that `needed_datasets` lists, by key.
-    """
+    """Plan the runs for cells, on their `needed_datasets`: the first seed of every net, then the second, and so on."""
     profile = table.profiles.named(profile_name)
     runs: dict[str, PlannedRun] = {}
     for seed in range(seeds):
@@ -97,11 +93,7 @@ def run_spec(net: AnyNet, recipe: Recipe, fingerprint: str, profile_name: str, p
 
 
 def net_and_recipe(spec: RunSpec, evaluations: Sequence[Evaluation]) -> tuple[AnyNet, Recipe]:
-    """Rebuild the net and the recipe from a spec, with placeholders for values that do not affect training.
-
-    Args:
-        evaluations: The record's.
-    """
+    """Rebuild net and recipe from a record's spec and evaluations, with placeholders for what changes no training."""
     kind: type[AnyNet] = OwnNet if "function" in spec.net else Net
     net = from_json(kind, json.dumps(spec.net))
     placeholders = {

@@ -107,8 +107,7 @@ def rerun_prefix(
     Args:
         random_state: Chooses their number.
         announce: Called with a sentence about the work before it starts, if it is on photographs.
-        window: Number of images of which one training loss is compared.
-        most: Maximum number of images to train on.
+        window, most: `WINDOW` and `MAX_IMAGES`, for tests.
     """
     first, recorded = record.sessions[0], record.sessions[0].environment
     if first.code.numerics != NUMERICS_VERSION:

@@ -75,12 +75,10 @@ class Checkpoint:
 
     @property
     def iteration(self) -> int:
-        """Number of iterations done."""
         return int(self.state["iteration"])
 
     @property
     def net(self) -> dict[str, Tensor]:
-        """The tensors of the net."""
         return {name.removeprefix("model."): t for name, t in self.state.items() if name.startswith("model.")}
 
     def to_bytes(self) -> bytes:
@@ -175,10 +173,7 @@ def other_fact(found: Record | CheckpointFacts, run: PlannedRun) -> str:
     """Name the first fact of a run that is no longer as recorded, and what to do; "" if there is none.
 
     The code that trained last knew the facts, so they are found out only if today's is other code, or the net is of
-    code of the user's, which may import more.
-
-    Raises:
-        RunError: The memory does not suffice to find them out.
+    code of the user's, which may import more. An error says that the memory does not suffice for that.
     """
     last, today = found.sessions[-1], Surroundings.of(torch.device("cpu"))
     is_known = isinstance(run.net, Net) and today.has_code_of(last.code, last.environment)

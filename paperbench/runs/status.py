@@ -152,7 +152,7 @@ class Snapshot:
         for directory in store.directories():
             try:
                 if record := directory.read_record():
-                    self._records.setdefault(record.run, record)
+                    self._records[record.run] = record
             except RunError as error:
                 self.complaints.append(str(error))
             if failure := directory.read_failure():
@@ -260,13 +260,11 @@ class Snapshot:
         rate = _rate(record) if record else None
         if rate is None and line and line.seconds:
             rate = line.iteration / line.seconds
-        left = None
-        if rate and rate > _MAX_RATE:  # in files that were edited
-            rate = None
-        if rate:
+        speed = left = None
+        if rate and rate <= _MAX_RATE:  # else the files were edited
             resumed = max(logged, holder.since if holder and holder.since else 0.0)
             left = max(0.0, resumed + (recipe.iterations - iteration) / rate - time.time())
-        speed = rate * recipe.batch_size if rate else None
+            speed = rate * recipe.batch_size
         return RunProgress(iteration, recipe.iterations, speed, left, holder.job if holder else None)
 
 

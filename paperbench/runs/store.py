@@ -211,7 +211,6 @@ class Store:
         return None
 
     def history(self, run_id: str) -> list[HistoryLine]:
-        """Return the history of a run."""
         return self.directory(run_id).history()
 
     def readable_record(self, run_id: str) -> Record | None:
@@ -222,10 +221,11 @@ class Store:
             return None
 
     def directories(self) -> list[RunDirectory]:
-        """Return the directories of all runs, sorted by name; those of other people last."""
-        return [one for place in self.places.values() for one in place._own_directories()]
+        """Return the one `directory` of each run, sorted by the run's id."""
+        ids = {one.path.name for place in self.places.values() for one in place.own_directories()}
+        return [one for run_id in sorted(ids) if (one := self.directory(run_id)).path.exists()]
 
-    def _own_directories(self) -> list[RunDirectory]:
+    def own_directories(self) -> list[RunDirectory]:
         return [RunDirectory(path) for path in list_directory(self.root / "runs") if path.is_dir()]
 
     def lease(self, run_id: str, spec: RunSpec | None = None) -> Lease:
@@ -246,7 +246,7 @@ class Store:
         found: dict[str, list[tuple[str, Record]]] = defaultdict(list)
         complaints = []
         for name, place in self.places.items():
-            for directory in place._own_directories():
+            for directory in place.own_directories():
                 try:
                     if (record := directory.read_record()) and not (name and record.status == "partial"):
                         History.read(directory.history_file).check(record)

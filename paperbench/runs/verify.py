@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import field
 from hashlib import sha256
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
@@ -63,7 +63,6 @@ class Verification:
     """What `paperbench verify` found in a results directory.
 
     Attributes:
-        results: The directory.
         external, analyses: Numbers of external results and of files of analyses.
         remarks, problems: Those about several runs or about none; each run has others.
         kept: The reruns that were kept in the directory.
@@ -104,7 +103,8 @@ def verify(store: Store, datasets: Sequence[Dataset] = (), pause: float = 0.5) -
         pause: Seconds to wait before a run whose files have changed meanwhile is checked again.
     """
     by_fingerprint = {dataset.fingerprint: dataset for dataset in datasets}
-    found = ((directory, _verify_at_rest(directory, by_fingerprint, pause)) for directory in store.directories())
+    directories = [directory for place in store.places.values() for directory in place.own_directories()]
+    found = ((directory, _verify_at_rest(directory, by_fingerprint, pause)) for directory in directories)
     return [run for directory, run in found if directory.path.exists()]  # it may have been moved away meanwhile
 
 
@@ -112,28 +112,18 @@ def _verify_at_rest(directory: RunDirectory, datasets: Mapping[str, Dataset], pa
     for _ in range(_ATTEMPTS):
         before = _state_of_files(directory)
         try:
-            run = _verify_run(directory, datasets)
+            status, problems, remarks, rests_on_record = _verify_run(directory, datasets)
         except OSError as error:
             found = Finding.unreadable(directory.path, error, "Check its permissions.")
-            run = _verified(directory, "unreadable", [found], [])
-        if not run.problems or _state_of_files(directory) == before:
-            return run
+            status, problems, remarks, rests_on_record = "unreadable", [found], [], False
+        if not problems or _state_of_files(directory) == before:
+            break
         time.sleep(pause)
-    what = "is being written: its files changed during every check"
-    remark = Finding(directory.path, what, "Verify it again later.")
-    return replace(run, problems=[], remarks=[*run.remarks, *_sentences([remark])])
-
-
-def _verified(
-    directory: RunDirectory, status: str, problems: list[Finding], remarks: list[Finding], rests_on_record: bool = False
-) -> VerifiedRun:
-    return VerifiedRun(
-        one_line(directory.path.name), status, _sentences(problems), _sentences(remarks), rests_on_record
-    )
-
-
-def _sentences(findings: list[Finding]) -> list[str]:
-    return [one_line(str(one)) for one in findings]
+    else:
+        what = "is being written: its files changed during every check"
+        problems, remarks = [], [*remarks, Finding(directory.path, what, "Verify it again later.")]
+    wrong, also = ([one_line(str(one)) for one in its] for its in (problems, remarks))
+    return VerifiedRun(one_line(directory.path.name), status, wrong, also, rests_on_record)
 
 
 def _state_of_files(directory: RunDirectory) -> list[tuple[str | int, ...]]:
@@ -145,16 +135,19 @@ def _state_of_files(directory: RunDirectory) -> list[tuple[str | int, ...]]:
     return sorted((name, s.st_ino, s.st_size, s.st_mtime_ns) for name, s in status.items())
 
 
-def _verify_run(directory: RunDirectory, datasets: Mapping[str, Dataset]) -> VerifiedRun:
+def _verify_run(
+    directory: RunDirectory, datasets: Mapping[str, Dataset]
+) -> tuple[str, list[Finding], list[Finding], bool]:
+    """Return the values of a `VerifiedRun` but its id."""
     files, left = sorted(directory.path.iterdir()), "is incomplete: a killed process left it"
     remarks = [Finding(path, left, "You can delete it.") for path in files if is_leftover(path)]
     remarks += [Finding(path, "was set aside as damaged") for path in files if path.suffix == DAMAGED]
     try:
         record = directory.read_record()
     except Finding as found:
-        return _verified(directory, "unreadable", [found, *_in_checkpoints(directory)], remarks)
+        return "unreadable", [found, *_in_checkpoints(directory)], remarks, False
     if record is None:
-        return _verified(directory, "no record yet", [*_in_checkpoints(directory)], remarks)
+        return "no record yet", [*_in_checkpoints(directory)], remarks, False
     data = datasets.get(record.data.fingerprint)
     if data and record.data.is_comparable and not DataFacts.of(data).is_comparable:
         what = "is said to be trained on the original data. Those at hand may be others"
@@ -165,7 +158,7 @@ def _verify_run(directory: RunDirectory, datasets: Mapping[str, Dataset]) -> Ver
         what = f"holds a net of {function}. Its tensors were not compared with that net"
         remarks.append(Finding(directory.path, what, "Name the directory of its table with --tables."))
     rests_on_record = record.status != "partial" and not directory.has_weights_or_checkpoint(record)
-    return _verified(directory, record.status, problems, remarks, rests_on_record)
+    return record.status, problems, remarks, rests_on_record
 
 
 def _code_elsewhere(record: Record) -> str:

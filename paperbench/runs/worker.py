@@ -84,7 +84,6 @@ class Worker:
 
     Args:
         incompatible: What to do with runs that this process cannot simply resume.
-        new_session: Makes the sessions.
     """
 
     def __init__(
@@ -297,11 +296,7 @@ class Worker:
                 yield 0
 
     def _ways_that_fit(self, run: PlannedRun) -> Iterator[Way]:
-        """Yield the ways to train that fit into the free memory. Tells the observer if the fastest does not.
-
-        Raises:
-            RunError: None fits.
-        """
+        """Yield the ways to train that fit into the free memory. Tells the observer if the fastest does not."""
         free, ways = self._memory_free(), self._ways(run)
         fastest = way = next(ways)
         while way.needed > free and (other := next(ways, None)):

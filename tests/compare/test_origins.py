@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,4 +60,16 @@ def test_of_several_records_of_a_run_the_first_counts(tmp_path: Path, table2: Ta
     checks = [(one.by, len(one.runs), one.repeats, one.identical) for one in judged.origins.trained]
     assert checks == [("bob", 5, 2, 1), ("", 2, 0, 0), ("ada", 3, 1, 0)]
     assert_golden("origins", judged.render("table", long=True).partition("Origins\n")[2] + str(judged))
+    owners = Counter(one.path.parts[-3] for one in Store(tmp_path).directories())
+    assert owners == {tmp_path.name: 2, "bob": 2, "ada": 1}
     assert Store(tmp_path).directory(runs[2].run or "").path.parts[-3] == "bob"
+
+
+def test_repeat_on_the_same_machine_is_no_further_run(tmp_path: Path, table2: Table) -> None:
+    runs = [record(table2, PREACT, 6.0 + seed / 10, seed=seed) for seed in range(3)]
+    on_gpu = [replace(one, environment=replace(one.environment, device="a GPU")) for one in runs[0].sessions]
+    make_store(tmp_path, runs)
+    make_store(tmp_path / "contributed/ada", runs)
+    make_store(tmp_path / "contributed/bob", [replace(run, sessions=tuple(on_gpu)) for run in runs])
+    (one,) = load_table("table2").compare(tmp_path).origins.agreements
+    assert (one.machines, one.runs) == (("a CPU", "a GPU"), (3, 3))

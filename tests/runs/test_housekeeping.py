@@ -53,7 +53,7 @@ def mixtures(draw: st.DrawFn) -> dict[str, tuple[str, bool, bool, bool]]:
 
 
 def verdicts(store: Store) -> list[tuple[object, ...]]:
-    return [(one.run, one.status, one.problems, one.rests_on_record) for one in verify(store)]
+    return [(replace(one, remarks=[]), store.readable_record(one.run)) for one in verify(store)]
 
 
 @given(mixture=mixtures(), kinds=st.sets(st.sampled_from(KINDS)))

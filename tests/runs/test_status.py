@@ -207,6 +207,14 @@ def test_rows_on_request_are_wanted_if_they_are_named_or_have_runs(store: Store)
     assert cell in status(store, "*", table="table3").cells
 
 
+def test_of_other_people_only_ended_runs_count(store: Store) -> None:
+    theirs = Store(store.root / "contributed" / "ada")
+    for seed, error in enumerate((6.4, None)):
+        write_record(theirs, of_table2(seed, error))
+    theirs.directory(of_table2(2).run).write_failure(RunError("It failed."), of_table2(2).spec)
+    assert [run.state for run in status(store).cells[CELL]] == ["done", *["waiting"] * 4]
+
+
 def test_damaged_record_is_reported(store: Store) -> None:
     directory = write_record(store, of_table2(0, 6.4))
     directory.record_file.write_text("{")

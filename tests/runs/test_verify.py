@@ -403,7 +403,7 @@ class Meddled(Store):
         super().__init__(root)
         self._meddle = meddle
 
-    def directories(self) -> list[RunDirectory]:
+    def own_directories(self) -> list[RunDirectory]:
         meddle = self._meddle
 
         class MeddledDirectory(RunDirectory):
@@ -411,7 +411,7 @@ class Meddled(Store):
                 meddle(self)
                 return super().read_record()
 
-        return [MeddledDirectory(directory.path) for directory in super().directories()]
+        return [MeddledDirectory(directory.path) for directory in super().own_directories()]
 
 
 def test_unreadable_run_does_not_hide_others(store: Store, directory: RunDirectory) -> None:

@@ -125,8 +125,7 @@ class PhotoFeed:
 
         def tell(done: int) -> None:
             self._between_batches()
-            if counted.is_due():
-                self._announce(", ".join(counted.facts(done)))
+            counted.tell(self._announce, done)
 
         return tell
 
