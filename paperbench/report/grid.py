@@ -66,7 +66,6 @@ class _Line:
     """A row of the paper's table. Published results and cells are by column id."""
 
     title: str
-    params: str | None
     figure: str
     labels: Mapping[str, str]
     published: Mapping[str, str]
@@ -88,24 +87,23 @@ def paper_grid(
     lines = []
     for row in rows:
         of_row = {cell.column.id: cell for cell in cells if cell.row.id == row.id}
-        params = next((cell.expected.params for cell in of_row.values() if cell.expected.params), None)
+        params = next((f" ({cell.expected.params})" for cell in of_row.values() if cell.expected.params), "")
         numbers = {column: published(cell) for column, cell in of_row.items()}
-        lines.append(_Line(row.title, params, row.figure, row.labels, numbers, of_row))
+        lines.append(_Line(row.title + params, row.figure, row.labels, numbers, of_row))
     literature: dict[str, list[_Line]] = {"above": [], "below": []}
     decimals = table.defaults.decimals
     for one in table.expected.literature if is_whole else ():
         numbers = {column: f"{error:.{decimals}f}" for column, error in one.cells.items()}
-        literature[one.place].append(_Line(one.title, one.params, "", one.labels, numbers, {}))
+        title = f"{one.title} ({one.params})" if one.params else one.title
+        literature[one.place].append(_Line(title, "", one.labels, numbers, {}))
     lines = [*literature["above"], *lines, *literature["below"]]
-    titles = [f"{line.title} ({line.params})" if line.params else line.title for line in lines]
     columns: list[tuple[str, str, str, list[str]]] = []
 
     def add_labels(place: str, part: str) -> None:
-        for label, where in experiment.labels.items():
-            if where == place:
-                columns.append((part, label, "left", [line.labels.get(label, "") for line in lines]))
+        names = [label for label, where in experiment.labels.items() if where == place]
+        columns.extend((part, name, "left", [line.labels.get(name, "") for line in lines]) for name in names)
 
-    columns.append(("key", experiment.case, "left", titles))
+    columns.append(("key", experiment.case, "left", [line.title for line in lines]))
     if any(line.figure for line in lines):
         columns.append(("minor", "Fig.", "left", [line.figure for line in lines]))
     add_labels("before", "key")

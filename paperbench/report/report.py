@@ -31,7 +31,6 @@ AGREEMENTS = {"agree": "agree", "differ": "do not agree", "undecided": "are not 
 MIN_RUNS_FOR_OUTLIERS = 4
 OUTLIER_MADS = 3
 
-
 WORDS: dict[Verdict | Standing, tuple[str, str]] = {
     "reproduced": (
         "✓",
