@@ -36,14 +36,14 @@ def positive_points(text: str) -> float:
     return number(text)
 
 
-_SET: dict[str, Any] = {
+_SHARED = options_of(Selection) | options_of(TrainingOptions)
+_SHARED["--set"] = {
     "action": "append",
     "metavar": "KEY=VALUE",
     "dest": "changes",
     "help": "a value of the recipes, such as iterations=2000 or batch_norm.group=32, in a profile named after it; "
     "drops and other numbers of iterations that are not set keep their shares; repeatable",
 }
-_SHARED = options_of(Selection) | options_of(TrainingOptions) | {"--set": _SET}
 
 REMOVED = {
     "--breakdown": 'Paste the script of "Where a step\'s time goes" in docs/speed.md.',
@@ -105,7 +105,7 @@ def name_left_out(complaints: Iterable[str]) -> None:
         print(f"paperbench: left out: {complaint}", file=sys.stderr)
 
 
-def readable_tables(root: Path) -> Iterator[Table]:
+def all_tables(root: Path) -> Iterator[Table]:
     """Load the tables under `root`, and name those that cannot be read."""
     from paperbench.specs.table import read_tables
 

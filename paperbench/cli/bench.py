@@ -25,7 +25,6 @@ MODELS = {
 BUILD_SHARE = 0.8
 """Share of a net's time after which nothing more is built, to leave time for a round of what was built."""
 
-
 SUMMARY = "measure training speed on this machine against a plain PyTorch loop"
 DESCRIPTION = (
     "Measure images per second with every engine and precision, and with plain PyTorch loops, in interleaved rounds. A "
@@ -56,26 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="measure a training step by one process and by all that torchrun or srun has started, and what the "
         "latter spend on each other; --models may take photographs",
     )
-    parser.add_argument(
-        "--data",
-        type=Path,
-        metavar="DIR",
-        help="with --loader: data directory with ImageNet's index (default: scikit-learn's two photographs)",
-    )
-    parser.add_argument(
-        "--engines",
-        nargs="+",
-        default=[],
-        metavar="E",
-        help="as for `run` (default: all that this machine supports). With --scaling: one (default: as for `run`)",
-    )
-    parser.add_argument(
-        "--precisions",
-        nargs="+",
-        default=[],
-        metavar="P",
-        help="such as fp32 bf16 (default: all that the device supports). With --scaling: one (default: as for `run`)",
-    )
+    help_ = "with --loader: data directory with ImageNet's index (default: scikit-learn's two photographs)"
+    parser.add_argument("--data", type=Path, metavar="DIR", help=help_)
+    help_ = "as for `run` (default: all that this machine supports). With --scaling: one (default: as for `run`)"
+    parser.add_argument("--engines", nargs="+", default=[], metavar="E", help=help_)
+    help_ = "such as fp32 bf16 (default: all that the device supports). With --scaling: one (default: as for `run`)"
+    parser.add_argument("--precisions", nargs="+", default=[], metavar="P", help=help_)
     add_shared(parser, "--at-once", nargs="+", default=[], help="also measure so many trainings in turn, as in `run`")
     add_shared(parser, "--device")
     parser.add_argument(
@@ -92,12 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="time limit, shared by the nets: at the limit no variant or round is started, except one round of what "
         "was built (default: none)",
     )
-    parser.add_argument(
-        "--json",
-        type=Path,
-        metavar="FILE",
-        help="also write all measurements, and facts about the machine, to this file",
-    )
+    help_ = "also write all measurements, and facts about the machine, to this file"
+    parser.add_argument("--json", type=Path, metavar="FILE", help=help_)
 
 
 def execute(args: argparse.Namespace) -> int:

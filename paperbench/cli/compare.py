@@ -37,12 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cite", action="store_true", help="print BibTeX entries: what to quote of this comparison, and the paper"
     )
-    parser.add_argument(
-        "--require",
-        choices=("reproduced",),
-        default="no difference",
-        help="exit with 1 if any cell, including one without runs, is not reproduced",
-    )
+    help_ = "exit with 1 if any cell, including one without runs, is not reproduced"
+    parser.add_argument("--require", choices=("reproduced",), default="no difference", help=help_)
     parser.add_argument(
         "--against",
         type=Path,
@@ -50,12 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compare with the runs of this results directory, not with the paper. Exit status: 1 if a net differs; "
         "else 3 if one cannot be judged; else 0",
     )
-    parser.add_argument(
-        "--margin",
-        type=positive_points,
-        metavar="POINTS",
-        help="with --against: smallest difference of test errors that matters (default: 1)",
-    )
+    help_ = "with --against: smallest difference of test errors that matters (default: 1)"
+    parser.add_argument("--margin", type=positive_points, metavar="POINTS", help=help_)
     add_shared(parser, "--results", "--tables")
 
 

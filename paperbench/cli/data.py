@@ -52,22 +52,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "stopped. Exit status: 1 if images are missing, cannot be used, or are not those of the archives.",
     )
     index.add_argument("dataset", metavar="DATASET", choices=["imagenet"], help="imagenet")
-    index.add_argument(
-        "source",
-        metavar="DIR",
-        type=Path,
-        help="directory of the images: the original archives, class folders, Kaggle's directories or tar shards",
-    )
+    help_ = "directory of the images: the original archives, class folders, Kaggle's directories or tar shards"
+    index.add_argument("source", metavar="DIR", type=Path, help=help_)
     index.add_argument(
         "--archives", metavar="A", type=Path, help="directory of the original archives, to compare the images with"
     )
     index.add_argument("--subset", action="store_true", help="accept that images are missing")
-    index.add_argument(
-        "--threads",
-        metavar="N",
-        type=positive_int,
-        help="images read at once (default: one for each processor it may use)",
-    )
+    help_ = "images read at once (default: one for each processor it may use)"
+    index.add_argument("--threads", metavar="N", type=positive_int, help=help_)
     add_shared(index, "--data")
 
 

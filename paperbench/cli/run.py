@@ -34,11 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(
         parser, "--precision", "--device", "--engine", "--at-once", "--stop-at", "--max-seconds", "--incompatible"
     )
-    parser.add_argument(
-        "--yes",
-        action="store_true",
-        help="train even if that takes more than a day on a CPU, without measuring how long; see `paperbench plan`",
-    )
+    help_ = "train even if that takes more than a day on a CPU, without measuring how long; see `paperbench plan`"
+    parser.add_argument("--yes", action="store_true", help=help_)
     add_shared(parser, "--data", "--results", "--tables")
     group = parser.add_argument_group(
         "executors", "Start copies of this command, called workers, that divide its runs among them."
@@ -61,12 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--partition", metavar="P", help="slurm: the partition")
     group.add_argument("--time", metavar="T", help="slurm: the time limit of a job, as for sbatch, such as 4:00:00")
-    group.add_argument(
-        "--sbatch",
-        action="append",
-        metavar="OPTION",
-        help="slurm: another option of sbatch, after an equals sign, such as --sbatch=--qos=low; repeatable",
-    )
+    help_ = "slurm: another option of sbatch, after an equals sign, such as --sbatch=--qos=low; repeatable"
+    group.add_argument("--sbatch", action="append", metavar="OPTION", help=help_)
     group.add_argument(
         "--setup", action="append", metavar="COMMAND", help="slurm: a command that the script begins with; repeatable"
     )
