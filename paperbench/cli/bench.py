@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paperbench.cli.arguments import add_shared
+from paperbench.cli.arguments import add_shared, tell
 from paperbench.errors import PaperbenchError
 from paperbench.launch import Launch
 from paperbench.options import positive_int, seconds
@@ -106,7 +105,7 @@ def _measure(args: argparse.Namespace) -> int:
     from paperbench.training.engines import ENGINES
     from paperbench.training.turns import most_at_once
 
-    device = choose_device(args.device, _log)
+    device = choose_device(args.device, tell)
     variants = bench_variants(args.engines, args.precisions, device, args.at_once)
     names = list(dict.fromkeys(args.models or MODELS[device.type]))
     trainings = [bench_training(name, args.batch_size or 128, device) for name in names]
@@ -121,7 +120,7 @@ def _measure(args: argparse.Namespace) -> int:
         nets.append(measure_net(training, variants, _rounds(args, deadline)))
         print(format_net(nets[-1]), end="\n\n", flush=True)
         if (nets[-1].noise or 0) > 0.2:
-            _log(f"Noise of {nets[-1].noise:.0%}: close other programs or raise --rounds.")
+            tell(f"Noise of {nets[-1].noise:.0%}: close other programs or raise --rounds.")
         # after each net, so that an interrupted command keeps its measurements
         _write(args.json, BenchReport(1, machine_facts(device), tuple(nets)))
     print(format_legend(device.type, variants[0].precision, WORKERS[device.type]))
@@ -162,7 +161,7 @@ def _measure_scaling(args: argparse.Namespace, launch: Launch | None) -> int:
     from paperbench.training.precision import choose_precision
     from paperbench.training.processes import Processes, refusal, together
 
-    device = choose_device(own_device(args.device, launch), _log)
+    device = choose_device(own_device(args.device, launch), tell)
     precision = choose_precision(args.precisions[0] if args.precisions else None, device)
     engine = engine_candidates((args.engines or ["auto"])[0], device)[0]
     names = list(dict.fromkeys(args.models or MODELS[device.type]))
@@ -195,11 +194,7 @@ def _measure_scaling(args: argparse.Namespace, launch: Launch | None) -> int:
 def _rounds(args: argparse.Namespace, deadline: float = float("inf")) -> Rounds:
     from paperbench.bench.timing import Rounds
 
-    return Rounds(args.rounds or 7, args.seconds, _log, deadline)
-
-
-def _log(line: str) -> None:
-    print(f"paperbench: {line}", file=sys.stderr, flush=True)
+    return Rounds(args.rounds or 7, args.seconds, tell, deadline)
 
 
 def _write(path: Path | None, report: Any) -> None:

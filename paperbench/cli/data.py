@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import add_shared
+from paperbench.cli.arguments import add_shared, tell
 from paperbench.errors import PaperbenchError
 from paperbench.options import positive_int
 
@@ -109,7 +109,7 @@ def _index(args: argparse.Namespace, data: Path) -> int:
     try:
         index = index_images(args.source, data, sys.stderr, **how)
     except ImagesError as error:
-        print(f"paperbench: {error}", file=sys.stderr)
+        tell(str(error))
         return 1
     print(_describe(index.dataset()))
     return 0
@@ -124,8 +124,7 @@ def _check_index(data: Path) -> int:
     print(f"  directory    {index.images.files.root}")
     changed = changed_containers(index, sys.stderr)
     for line in listed("missing or changed files", changed):
-        remedy = "Restore them, or index the images where they are now: `paperbench data index imagenet DIR`."
-        print(f"paperbench: {line}. {remedy}", file=sys.stderr)
+        tell(f"{line}. Restore them, or index the images where they are now: `paperbench data index imagenet DIR`.")
     return int(bool(changed))
 
 

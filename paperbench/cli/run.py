@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import add_shared, chosen, plan_of, warn
+from paperbench.cli.arguments import add_shared, chosen, plan_of, tell, warn
 from paperbench.errors import PaperbenchError, count, duration, listing
 from paperbench.launch import TIME_WAS_UP, Launch
 from paperbench.options import DAY, Selection, TrainingOptions, arguments, command, positive_int
@@ -90,7 +90,7 @@ def _check_time(plan: Plan, args: argparse.Namespace, processes: int) -> None:
             "profile (see `paperbench list`)."
         )
     if cost:
-        print(f"paperbench: {cost}", file=sys.stderr)
+        tell(str(cost))
 
 
 def _check_executor(args: argparse.Namespace) -> None:

@@ -66,7 +66,6 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace, tables: list[Table], unread: list[str]) -> Statuses:
-    """Print the status once."""
     from paperbench.report.status import render
 
     found = _look(args, tables, unread)

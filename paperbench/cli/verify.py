@@ -87,7 +87,6 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _checked(results: Path, store: Store, datasets: Sequence[Dataset]) -> Verification:
-    """Check all files of a results directory."""
     from paperbench.analysis.record import read_analyses
     from paperbench.runs.external import read_externals
     from paperbench.runs.rerun_record import read_reruns

@@ -237,8 +237,7 @@ def markers(number: int, points: int) -> dict[str, Any]:
 
 def _mark_end(axes: Axes, run: RunCurve, measure: CurveMeasure, unit: float, colour: str) -> None:
     """Mark where a run diverged, or where a prefix ends."""
-    points = [(i, value) for i, value in run.points(measure) if math.isfinite(value)]
-    if points:
+    if points := [(i, value) for i, value in run.points(measure) if math.isfinite(value)]:
         low, high = axes.get_ylim()
         y = min(max(points[-1][1], low), high)
         marker: dict[str, Any] = {"marker": "o", "mfc": "white", "mec": colour}

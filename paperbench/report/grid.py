@@ -6,7 +6,7 @@ import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, zip_longest
+from itertools import chain, compress, zip_longest
 
 from tabulate import tabulate
 
@@ -172,14 +172,11 @@ def _draw(grid: Grid, width: int) -> str:
 
 def _select(grid: Grid, parts: Sequence[str]) -> Grid:
     """Keep the columns of some parts, and the rows that have a text in one of their columns of results."""
-    kept = [n for n, part in enumerate(grid.parts) if part in parts]
-    results = [n for n in kept if grid.parts[n] not in ("key", "minor")]
-    return Grid(
-        tuple(grid.headers[n] for n in kept),
-        tuple(tuple(row[n] for n in kept) for row in grid.rows if any(row[n] for n in results)),
-        tuple(grid.alignment[n] for n in kept),
-        tuple(grid.parts[n] for n in kept),
-    )
+    kept = [part in parts for part in grid.parts]
+    results = [part in parts and part not in ("key", "minor") for part in grid.parts]
+    rows = tuple(tuple(compress(row, kept)) for row in grid.rows if any(compress(row, results)))
+    headers, alignment, its_parts = (tuple(compress(of, kept)) for of in (grid.headers, grid.alignment, grid.parts))
+    return Grid(headers, rows, alignment, its_parts)
 
 
 def escape_markdown(text: str) -> str:

@@ -157,8 +157,7 @@ def _notes(report: Report) -> Iterator[str]:
         yield escape(f"Deviations (paper -> ours): {'; '.join(report.deviations)}.")
     if report.choices:
         yield escape(f"Where the paper does not say: {'; '.join(report.choices)}.")
-    errors = [f"{net.name}: {net.errors}" for net in report.nets if net.ours and net.errors]
-    if errors:
+    if errors := [f"{net.name}: {net.errors}" for net in report.nets if net.ours and net.errors]:
         heading = "Test error of each run, by seed from 0."
         is_short = max(map(len, errors)) <= _NOTE_LINE
         yield from map(escape, [heading, *errors] if is_short else [f"{heading} {'. '.join(errors)}."])

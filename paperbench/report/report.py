@@ -335,8 +335,7 @@ class Report:
         elif self.is_reduced:
             what = comparison.table.profiles.named(comparison.profile).title
             yield f"Not comparable with the paper: profile {comparison.profile} is not its experiment ({what})."
-        outliers = [f"{net.name}: {text}" for net in self.nets if net.ours for text in net.outliers]
-        if outliers:
+        if outliers := [f"{net.name}: {text}" for net in self.nets if net.ours for text in net.outliers]:
             yield (
                 f"Outliers, which count like every run: {'; '.join(outliers)}. They are farther from the median of at "
                 f"least {MIN_RUNS_FOR_OUTLIERS} runs than the tolerance and than {OUTLIER_MADS} x 1.4826 times the "
@@ -347,16 +346,14 @@ class Report:
     def method_notes(self) -> Iterator[str]:
         """Notes about the runs and the tests behind the verdicts."""
         comparison = self.comparison
-        conditions = sorted({str(net.ours.conditions) for net in self.nets if net.ours})
-        if conditions:
+        if conditions := sorted({str(net.ours.conditions) for net in self.nets if net.ours}):
             yield f"Our runs were trained on (data, precision, version of our numerics): {'; '.join(conditions)}."
         if resting := self.resting_on_records():
             yield (
                 f"{count(resting, 'run')} kept neither weights nor a last checkpoint: only the records "
                 "say that the training took place, and on which data."
             )
-        tested = comparison.tested
-        if tested:
+        if tested := comparison.tested:
             is_extended = any(cell.analysis == 2 for cell in tested)
             extension = f" ({SECOND_ALPHA:g} after the extension)" if is_extended else ""
             yield (
