@@ -81,11 +81,7 @@ def card(record: Record, reports: Sequence[Report], siblings: Sequence[Record], 
         version=__version__,
         words=WORDS,
         datasets=DATASETS,
-        published=published,
-        percent=percent,
-        count=count,
-        duration=duration,
-        repeat=repeat,
+        **{helper.__name__: helper for helper in (published, percent, count, duration, repeat)},
     )
 
 

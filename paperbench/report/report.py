@@ -252,7 +252,6 @@ class Report:
 
     @property
     def records(self) -> list[Record]:
-        """The records of all runs, each once."""
         ids = dict.fromkeys(run for net in self.nets for group in net.net.groups for run in group.ids)
         return [self.comparison.records[run] for run in ids]
 
@@ -379,7 +378,6 @@ class Report:
 
     @property
     def cell_notes(self) -> Iterator[str]:
-        """Notes on `cell_grid`."""
         if self.has_verdicts and any(cell.compared.interval for cell in self.cells):
             noises = [cell.compared.noise for cell in self.cells if cell.compared.noise]
             parts = ["of the other cells' variance (table)"] * any(noise.table_weight for noise in noises)
@@ -421,7 +419,6 @@ class Report:
 
     @property
     def diverged(self) -> list[str]:
-        """Where runs diverged."""
         found: dict[str, list[str]] = defaultdict(list)
         for record in self.records:
             if record.divergence:
@@ -498,7 +495,6 @@ class Report:
 
     @property
     def deviations(self) -> list[str]:
-        """Deviations of our runs from the paper."""
         return [f"{d.topic}: {d.paper} -> {d.ours}{self._whose(d)}" for d in self.comparison.deviations if d.paper]
 
     @property
