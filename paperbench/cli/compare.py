@@ -53,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from paperbench.api import load_table
+    from paperbench.report import latex
     from paperbench.report.grid import paragraph
 
     if args.against is not None:
@@ -61,20 +62,20 @@ def execute(args: argparse.Namespace) -> int:
         raise PaperbenchError("--margin goes with --against. The paper's cells have tolerances of their own.")
     if args.no_notes and args.format != "latex":
         raise PaperbenchError("--no-notes is for --format latex. The other formats are complete.")
+    if args.cite and (args.format != "table" or args.long or args.require == "reproduced"):
+        raise PaperbenchError("--cite prints BibTeX entries alone. Leave out --format, --long and --require.")
     table = load_table(args.table, args.tables)
     judged = table.compare(args.results, cells=args.cells or "*", profile=args.profile, seeds=args.seeds)
     if args.cite:
-        from paperbench.report import latex
-
-        print(latex.cite(judged.report), end="")
-        return 0
-    report = judged.render(args.format, args.require, long=args.long, has_notes=not args.no_notes)
+        report = latex.cite(judged.report)
+    else:
+        report = judged.render(args.format, args.require, long=args.long, has_notes=not args.no_notes)
     print(report, end="" if report.endswith("\n") else "\n")
-    if args.format == "table" and not judged.report.has_runs:
+    if args.format == "table" and not judged.report.has_runs and not args.cite:
         print("\n" + paragraph(f"Next: `{command('run', chosen(Selection, args))}`"))
     name_left_out(judged.left_out)
     name_other_profiles(args.results, judged.other_profiles)
-    return 0 if judged.holds(args.require) else 1
+    return 0 if args.cite or judged.holds(args.require) else 1
 
 
 def _compare_against(args: argparse.Namespace) -> int:
