@@ -31,16 +31,11 @@ MARKERS = ("", "o", "s", "^", "D")
 N_MARKERS = 8
 DASHES = (0, (3, 1.5))
 STYLE: dict[str, Any] = {
-    "font.size": 8,
-    "axes.titlesize": 8,
-    "axes.linewidth": 0.6,
-    "legend.fontsize": 7,
+    **dict.fromkeys(("font.size", "axes.titlesize"), 8),
+    **dict.fromkeys(("legend.fontsize", "xtick.labelsize", "ytick.labelsize"), 7),
+    **dict.fromkeys(("axes.linewidth", "xtick.major.width", "ytick.major.width"), 0.6),
     "lines.linewidth": 1.1,
     "lines.markersize": 3,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
     "text.parse_math": False,  # texts of strangers
     "pdf.fonttype": 42,
     "svg.fonttype": "none",
