@@ -8,7 +8,7 @@ import textwrap
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 from matplotlib import style
 from matplotlib.axes import Axes
@@ -20,8 +20,6 @@ from paperbench.errors import one_line
 from paperbench.report.curves import MAX_LOSS, Curve, CurveMeasure, CurvePanel, RunCurve, XAxis
 from paperbench.report.depth import DepthPoint
 from paperbench.report.drawing import Drawing, draw
-
-PictureFormat = Literal["svg", "pdf", "png"]
 
 COLUMN, PAGE = 3.3, 6.9
 """Widths in inches of a column and of a page of a paper."""
@@ -136,18 +134,17 @@ def figure_of(width: float, height: float, notes: Sequence[str], left: float = 0
     return figure
 
 
-def to_bytes(figure: Figure, form: PictureFormat) -> bytes:
+def to_bytes(figure: Figure, form: str) -> bytes:
     """Return a picture as a file's contents, which are the same each time."""
     stream = io.BytesIO()
-    dates: dict[PictureFormat, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+    dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     with style.context([STYLE], after_reset=True), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # in names of data sets
-        figure.savefig(stream, format=form, metadata=dates[form])
+        figure.savefig(stream, format=form, metadata=dates.get(form))
     return stream.getvalue()
 
 
 def _key(panels: Sequence[CurvePanel]) -> str:
-    """Explain what the lines are."""
     curves = [curve for panel in panels for curve in panel.curves]
     records = [run.record for curve in curves for run in curve.runs]
     key = "Dashed: training loss. Solid: test error."

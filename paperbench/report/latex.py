@@ -143,7 +143,6 @@ def _without_argument(line: str) -> str:
 
 
 def _notes(report: Report) -> Iterator[str]:
-    """Return the lines below the table."""
     yield from (f"{escape(mark)} {escape(text)}" for mark, text in report.footnotes.items())
     if not report.has_notes:
         return

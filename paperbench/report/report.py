@@ -556,7 +556,6 @@ def _rows(cells: Collection[str], among: Iterable[str]) -> str:
 
 
 def _trained(origin: Origin) -> str:
-    """Say who trained runs, and where."""
     details = ", ".join(filter(None, (count(len(origin.runs), "run"), _checks(origin))))
     return f"{f'by {origin.by}' if origin.by else 'here'} on {origin.machine} ({details})"
 

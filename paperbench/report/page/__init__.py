@@ -146,7 +146,6 @@ class Part:
 
     @property
     def data(self) -> list[str]:
-        """The data sets that the runs were trained on."""
         facts = {record.data.fingerprint: record.data for record in self.report.records}
         return sorted(f"{one.name} ({one.origin}), fingerprint {key}" for key, one in facts.items())
 
