@@ -36,14 +36,14 @@ def positive_points(text: str) -> float:
     return number(text)
 
 
-_SET: dict[str, Any] = {
+_SHARED = options_of(Selection) | options_of(TrainingOptions)
+_SHARED["--set"] = {
     "action": "append",
     "metavar": "KEY=VALUE",
     "dest": "changes",
     "help": "a value of the recipes, such as iterations=2000 or batch_norm.group=32, in a profile named after it; "
     "drops and other numbers of iterations that are not set keep their shares; repeatable",
 }
-_SHARED = options_of(Selection) | options_of(TrainingOptions) | {"--set": _SET}
 
 REMOVED = {
     "--breakdown": 'Paste the script of "Where a step\'s time goes" in docs/speed.md.',
@@ -77,8 +77,12 @@ def chosen(kind: type[T], args: argparse.Namespace) -> T:
     return kind(**given)
 
 
+def tell(text: str) -> None:
+    print(f"paperbench: {text}", file=sys.stderr, flush=True)
+
+
 def warn(warning: str) -> None:
-    print(f"paperbench: warning: {warning}", file=sys.stderr)
+    tell(f"warning: {warning}")
 
 
 def plan_of(args: argparse.Namespace, **how: bool) -> Plan:
@@ -89,11 +93,11 @@ def plan_of(args: argparse.Namespace, **how: bool) -> Plan:
 
     plan = plan_runs(chosen(Selection, args), chosen(TrainingOptions, args), **how)
     for row in plan.unnamed_rows if args.cells else ():
-        print(f"paperbench: skipped row {row}: it runs only if named in full (`--cells {row}`).", file=sys.stderr)
+        tell(f"skipped row {row}: it runs only if named in full (`--cells {row}`).")
     for recipe in {run.recipe.recipe: run.recipe for run in plan.runs if "+" in args.profile}.values():
         values = dump_set_fields(recipe)
         counted = {key: values.get(key) for key in ("iterations", "warm_up", "drops", "monitoring")}
-        print(f"paperbench: recipe {recipe.recipe}: {format_value(counted)}", file=sys.stderr)
+        tell(f"recipe {recipe.recipe}: {format_value(counted)}")
     for warning in plan.warnings:
         warn(warning)
     return plan
@@ -102,10 +106,10 @@ def plan_of(args: argparse.Namespace, **how: bool) -> Plan:
 def name_left_out(complaints: Iterable[str]) -> None:
     """Name the files, records and results that could not be used."""
     for complaint in complaints:
-        print(f"paperbench: left out: {complaint}", file=sys.stderr)
+        tell(f"left out: {complaint}")
 
 
-def readable_tables(root: Path) -> Iterator[Table]:
+def all_tables(root: Path) -> Iterator[Table]:
     """Load the tables under `root`, and name those that cannot be read."""
     from paperbench.specs.table import read_tables
 
@@ -116,7 +120,7 @@ def name_other_profiles(results: Path, profiles: Collection[str]) -> None:
     """Say that there are runs of profiles that were not shown."""
     if profiles:
         options = " or ".join(f"--profile {profile}" for profile in profiles)
-        print(f"paperbench: {results} has runs of other profiles: {options} shows them.", file=sys.stderr)
+        tell(f"{results} has runs of other profiles: {options} shows them.")
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:

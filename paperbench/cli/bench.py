@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paperbench.cli.arguments import add_shared
+from paperbench.cli.arguments import add_shared, tell
 from paperbench.errors import PaperbenchError
 from paperbench.launch import Launch
 from paperbench.options import positive_int, seconds
@@ -24,7 +23,6 @@ MODELS = {
 
 BUILD_SHARE = 0.8
 """Share of a net's time after which nothing more is built, to leave time for a round of what was built."""
-
 
 SUMMARY = "measure training speed on this machine against a plain PyTorch loop"
 DESCRIPTION = (
@@ -56,26 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="measure a training step by one process and by all that torchrun or srun has started, and what the "
         "latter spend on each other; --models may take photographs",
     )
-    parser.add_argument(
-        "--data",
-        type=Path,
-        metavar="DIR",
-        help="with --loader: data directory with ImageNet's index (default: scikit-learn's two photographs)",
-    )
-    parser.add_argument(
-        "--engines",
-        nargs="+",
-        default=[],
-        metavar="E",
-        help="as for `run` (default: all that this machine supports). With --scaling: one (default: as for `run`)",
-    )
-    parser.add_argument(
-        "--precisions",
-        nargs="+",
-        default=[],
-        metavar="P",
-        help="such as fp32 bf16 (default: all that the device supports). With --scaling: one (default: as for `run`)",
-    )
+    help_ = "with --loader: data directory with ImageNet's index (default: scikit-learn's two photographs)"
+    parser.add_argument("--data", type=Path, metavar="DIR", help=help_)
+    help_ = "as for `run` (default: all that this machine supports). With --scaling: one (default: as for `run`)"
+    parser.add_argument("--engines", nargs="+", default=[], metavar="E", help=help_)
+    help_ = "such as fp32 bf16 (default: all that the device supports). With --scaling: one (default: as for `run`)"
+    parser.add_argument("--precisions", nargs="+", default=[], metavar="P", help=help_)
     add_shared(parser, "--at-once", nargs="+", default=[], help="also measure so many trainings in turn, as in `run`")
     add_shared(parser, "--device")
     parser.add_argument(
@@ -92,12 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="time limit, shared by the nets: at the limit no variant or round is started, except one round of what "
         "was built (default: none)",
     )
-    parser.add_argument(
-        "--json",
-        type=Path,
-        metavar="FILE",
-        help="also write all measurements, and facts about the machine, to this file",
-    )
+    help_ = "also write all measurements, and facts about the machine, to this file"
+    parser.add_argument("--json", type=Path, metavar="FILE", help=help_)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -125,7 +105,7 @@ def _measure(args: argparse.Namespace) -> int:
     from paperbench.training.engines import ENGINES
     from paperbench.training.turns import most_at_once
 
-    device = choose_device(args.device, _log)
+    device = choose_device(args.device, tell)
     variants = bench_variants(args.engines, args.precisions, device, args.at_once)
     names = list(dict.fromkeys(args.models or MODELS[device.type]))
     trainings = [bench_training(name, args.batch_size or 128, device) for name in names]
@@ -140,7 +120,7 @@ def _measure(args: argparse.Namespace) -> int:
         nets.append(measure_net(training, variants, _rounds(args, deadline)))
         print(format_net(nets[-1]), end="\n\n", flush=True)
         if (nets[-1].noise or 0) > 0.2:
-            _log(f"Noise of {nets[-1].noise:.0%}: close other programs or raise --rounds.")
+            tell(f"Noise of {nets[-1].noise:.0%}: close other programs or raise --rounds.")
         # after each net, so that an interrupted command keeps its measurements
         _write(args.json, BenchReport(1, machine_facts(device), tuple(nets)))
     print(format_legend(device.type, variants[0].precision, WORKERS[device.type]))
@@ -181,7 +161,7 @@ def _measure_scaling(args: argparse.Namespace, launch: Launch | None) -> int:
     from paperbench.training.precision import choose_precision
     from paperbench.training.processes import Processes, refusal, together
 
-    device = choose_device(own_device(args.device, launch), _log)
+    device = choose_device(own_device(args.device, launch), tell)
     precision = choose_precision(args.precisions[0] if args.precisions else None, device)
     engine = engine_candidates((args.engines or ["auto"])[0], device)[0]
     names = list(dict.fromkeys(args.models or MODELS[device.type]))
@@ -214,11 +194,7 @@ def _measure_scaling(args: argparse.Namespace, launch: Launch | None) -> int:
 def _rounds(args: argparse.Namespace, deadline: float = float("inf")) -> Rounds:
     from paperbench.bench.timing import Rounds
 
-    return Rounds(args.rounds or 7, args.seconds, _log, deadline)
-
-
-def _log(line: str) -> None:
-    print(f"paperbench: {line}", file=sys.stderr, flush=True)
+    return Rounds(args.rounds or 7, args.seconds, tell, deadline)
 
 
 def _write(path: Path | None, report: Any) -> None:

@@ -37,12 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cite", action="store_true", help="print BibTeX entries: what to quote of this comparison, and the paper"
     )
-    parser.add_argument(
-        "--require",
-        choices=("reproduced",),
-        default="no difference",
-        help="exit with 1 if any cell, including one without runs, is not reproduced",
-    )
+    help_ = "exit with 1 if any cell, including one without runs, is not reproduced"
+    parser.add_argument("--require", choices=("reproduced",), default="no difference", help=help_)
     parser.add_argument(
         "--against",
         type=Path,
@@ -50,17 +46,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compare with the runs of this results directory, not with the paper. Exit status: 1 if a net differs; "
         "else 3 if one cannot be judged; else 0",
     )
-    parser.add_argument(
-        "--margin",
-        type=positive_points,
-        metavar="POINTS",
-        help="with --against: smallest difference of test errors that matters (default: 1)",
-    )
+    help_ = "with --against: smallest difference of test errors that matters (default: 1)"
+    parser.add_argument("--margin", type=positive_points, metavar="POINTS", help=help_)
     add_shared(parser, "--results", "--tables")
 
 
 def execute(args: argparse.Namespace) -> int:
     from paperbench.api import load_table
+    from paperbench.report import latex
     from paperbench.report.grid import paragraph
 
     if args.against is not None:
@@ -69,20 +62,20 @@ def execute(args: argparse.Namespace) -> int:
         raise PaperbenchError("--margin goes with --against. The paper's cells have tolerances of their own.")
     if args.no_notes and args.format != "latex":
         raise PaperbenchError("--no-notes is for --format latex. The other formats are complete.")
+    if args.cite and (args.format != "table" or args.long or args.require == "reproduced"):
+        raise PaperbenchError("--cite prints BibTeX entries alone. Leave out --format, --long and --require.")
     table = load_table(args.table, args.tables)
     judged = table.compare(args.results, cells=args.cells or "*", profile=args.profile, seeds=args.seeds)
     if args.cite:
-        from paperbench.report import latex
-
-        print(latex.cite(judged.report), end="")
-        return 0
-    report = judged.render(args.format, args.require, long=args.long, has_notes=not args.no_notes)
+        report = latex.cite(judged.report)
+    else:
+        report = judged.render(args.format, args.require, long=args.long, has_notes=not args.no_notes)
     print(report, end="" if report.endswith("\n") else "\n")
-    if args.format == "table" and not judged.report.has_runs:
+    if args.format == "table" and not judged.report.has_runs and not args.cite:
         print("\n" + paragraph(f"Next: `{command('run', chosen(Selection, args))}`"))
     name_left_out(judged.left_out)
     name_other_profiles(args.results, judged.other_profiles)
-    return 0 if judged.holds(args.require) else 1
+    return 0 if args.cite or judged.holds(args.require) else 1
 
 
 def _compare_against(args: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import add_shared
+from paperbench.cli.arguments import add_shared, tell
 from paperbench.errors import PaperbenchError
 from paperbench.options import positive_int
 
@@ -52,22 +52,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "stopped. Exit status: 1 if images are missing, cannot be used, or are not those of the archives.",
     )
     index.add_argument("dataset", metavar="DATASET", choices=["imagenet"], help="imagenet")
-    index.add_argument(
-        "source",
-        metavar="DIR",
-        type=Path,
-        help="directory of the images: the original archives, class folders, Kaggle's directories or tar shards",
-    )
+    help_ = "directory of the images: the original archives, class folders, Kaggle's directories or tar shards"
+    index.add_argument("source", metavar="DIR", type=Path, help=help_)
     index.add_argument(
         "--archives", metavar="A", type=Path, help="directory of the original archives, to compare the images with"
     )
     index.add_argument("--subset", action="store_true", help="accept that images are missing")
-    index.add_argument(
-        "--threads",
-        metavar="N",
-        type=positive_int,
-        help="images read at once (default: one for each processor it may use)",
-    )
+    help_ = "images read at once (default: one for each processor it may use)"
+    index.add_argument("--threads", metavar="N", type=positive_int, help=help_)
     add_shared(index, "--data")
 
 
@@ -117,7 +109,7 @@ def _index(args: argparse.Namespace, data: Path) -> int:
     try:
         index = index_images(args.source, data, sys.stderr, **how)
     except ImagesError as error:
-        print(f"paperbench: {error}", file=sys.stderr)
+        tell(str(error))
         return 1
     print(_describe(index.dataset()))
     return 0
@@ -132,8 +124,7 @@ def _check_index(data: Path) -> int:
     print(f"  directory    {index.images.files.root}")
     changed = changed_containers(index, sys.stderr)
     for line in listed("missing or changed files", changed):
-        remedy = "Restore them, or index the images where they are now: `paperbench data index imagenet DIR`."
-        print(f"paperbench: {line}. {remedy}", file=sys.stderr)
+        tell(f"{line}. Restore them, or index the images where they are now: `paperbench data index imagenet DIR`.")
     return int(bool(changed))
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import add_shared
+from paperbench.cli.arguments import add_shared, tell
 from paperbench.cli.output import add_format, print_json
 from paperbench.errors import PaperbenchError, format_bytes
 
@@ -28,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    print("paperbench: examining this machine; this takes some seconds.", file=sys.stderr, flush=True)
+    tell("examining this machine; this takes some seconds.")
     try:
         from paperbench.data.sources import data_directory
         from paperbench.runs.doctor import diagnose
@@ -46,7 +45,6 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def page(found: Diagnosis) -> str:
-    """Format what was found."""
     from paperbench.report.grid import Grid, as_text, paragraph
 
     indent = " " * 12

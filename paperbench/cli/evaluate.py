@@ -41,26 +41,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--weights", type=Path, metavar="FILE", help="weights of a named net: safetensors, or of torch.save"
     )
     parser.add_argument("--pretrained", action="store_true", help="let timm or torchvision download the weights")
-    parser.add_argument(
-        "--mapping",
-        metavar="M",
-        help="the implementation that the weights are from: akamaster, bearpaw_resnet or chenyaofo (CIFAR)",
-    )
-    parser.add_argument(
-        "--dataset",
-        metavar="KEY",
-        help="default: the net's own; or cifar10, cifar100, imagenet, photos, digits, digits8",
-    )
+    help_ = "the implementation that the weights are from: akamaster, bearpaw_resnet or chenyaofo (CIFAR)"
+    parser.add_argument("--mapping", metavar="M", help=help_)
+    help_ = "default: the net's own; or cifar10, cifar100, imagenet, photos, digits, digits8"
+    parser.add_argument("--dataset", metavar="KEY", help=help_)
     add_shared(parser, "--data", "--device")
     parser.add_argument("--precision", metavar="P", help="fp32, tf32 or bf16 (default: the run's, else tf32 or fp32)")
     parser.add_argument("--crop", type=positive_int, metavar="C", help="side of the central crop of photographs")
     parser.add_argument("--scale", type=positive_int, metavar="S", help="length of their shorter side before the crop")
-    parser.add_argument(
-        "--record",
-        nargs=2,
-        metavar=("TABLE", "CELL"),
-        help="record the error as an external result of this cell (see `paperbench record`)",
-    )
+    help_ = "record the error as an external result of this cell (see `paperbench record`)"
+    parser.add_argument("--record", nargs=2, metavar=("TABLE", "CELL"), help=help_)
     parser.add_argument("--seed", type=int, metavar="S", help="with --record: a number that identifies the net")
     parser.add_argument("--source", type=str.strip, metavar="TEXT", help="with --record: where the net is from")
     parser.add_argument("--setting", metavar="LABEL", help="with --record: the net, in cells with several")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from pathlib import Path
 
-from paperbench.cli.arguments import add_shared, name_left_out
+from paperbench.cli.arguments import add_shared, name_left_out, tell
 from paperbench.errors import PaperbenchError, count
 from paperbench.files import list_directory, write_named
 
@@ -60,7 +59,7 @@ def _net(args: argparse.Namespace) -> dict[str, bytes]:
     if held and not (held <= {*FILES} and is_card(args.out / "README.md")):
         raise PaperbenchError(f"{args.out} holds other files than those of an export. Name another folder (`--out`).")
     run, record = find_finished_run(args.runs[0], Store(args.results), f" {_NAME}")
-    files = exported_files(run, record, args.data, lambda done: print(f"paperbench: {done}", file=sys.stderr))
+    files = exported_files(run, record, args.data, tell)
     results = run.path.parent.parent
     reports = [
         load_table(table.id, args.tables).compare(results, profile=profile).report

@@ -74,7 +74,6 @@ class Parser(argparse.ArgumentParser):
 
 
 def build_parser() -> Parser:
-    """Return the parser of `paperbench` with all subcommands."""
     width = max(20, get_terminal_size().columns - 2)  # as argparse does
     parser = Parser(
         prog="paperbench",

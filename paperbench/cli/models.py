@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import add_shared, readable_tables
+from paperbench.cli.arguments import add_shared, all_tables
 from paperbench.errors import PaperbenchError, nearest
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ _NOTES = {
 _COLUMNS = ("net", "units", "placement", "shortcut", "layers", "params", "MACs", "tables")
 _SHORT_COLUMNS = ("net", "layers", "params", "tables")
 _RIGHT_ALIGNED = {"layers", "params", "MACs"}
-
 
 SUMMARY = "list the nets registered with timm"
 
@@ -67,7 +66,7 @@ def _rows(names: Iterable[str], tables_root: Path | None) -> list[dict[str, str]
     from paperbench.specs.table import find_spec_root
 
     tables: dict[str, dict[str, None]] = {}
-    for table in readable_tables(find_spec_root(tables_root)):
+    for table in all_tables(find_spec_root(tables_root)):
         for cell in table.all_cells:
             tables.setdefault(cell.settings[0].reference.name, {})[table.id.removeprefix("table")] = None
     rows = []

@@ -36,13 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="images per second of a net, such as preact_resnet110=2000: estimate all nets of its kind from that "
         "instead of a measured step, and for a GPU that is not here nets of other kinds, too; repeatable",
     )
-    parser.add_argument(
-        "--workers",
-        type=positive_int,
-        default=1,
-        metavar="N",
-        help="devices such as this one that take runs at once, as with `run --executor`: say how long they take, too",
-    )
+    help_ = "devices such as this one that take runs at once, as with `run --executor`: say how long they take, too"
+    parser.add_argument("--workers", type=positive_int, default=1, metavar="N", help=help_)
     parser.add_argument(
         "--claim",
         action="append",

@@ -8,14 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import (
-    add_settings,
-    add_shared,
-    chosen,
-    name_left_out,
-    name_other_profiles,
-    readable_tables,
-)
+from paperbench.cli.arguments import add_settings, add_shared, all_tables, chosen, name_left_out, name_other_profiles
 from paperbench.cli.output import PICTURES, add_output, format_of, import_figures, write
 from paperbench.errors import PaperbenchError, nearest
 from paperbench.options import Selection, command, parse_settings
@@ -34,11 +27,8 @@ FORMATS = ("text", "csv", *PICTURES)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = f"{parser.prog} WHAT [options]"  # argparse puts WHAT last, where `--cells` would take it
-    parser.add_argument(
-        "what",
-        metavar="WHAT",
-        help="a table, such as table2; a figure of the paper, fig1 to fig6; or a net, such as preact_resnet164",
-    )
+    help_ = "a table, such as table2; a figure of the paper, fig1 to fig6; or a net, such as preact_resnet164"
+    parser.add_argument("what", metavar="WHAT", help=help_)
     add_output(parser, FORMATS, "WHAT.FORMAT; text and csv are printed")
     parser.add_argument(
         "--x", choices=("iterations", "epochs", "depth"), help="horizontal axis (default: iterations); depth: of tables"
@@ -62,7 +52,7 @@ def execute(args: argparse.Namespace) -> int:
         return 0
     root = find_spec_root(args.tables)
     is_table = args.what in table_ids(root)
-    tables = {one.id: one for one in ([read_table(args.what, root)] if is_table else readable_tables(root))}
+    tables = {one.id: one for one in ([read_table(args.what, root)] if is_table else all_tables(root))}
     figures = {figure.id: (table, figure) for table in tables.values() for figure in table.experiment.figures}
     if args.what not in tables | figures:
         raise PaperbenchError(f"There is no {args.what!r} to draw. {nearest(args.what, [*tables, *figures, *NETS])}")
@@ -172,13 +162,11 @@ def _notes(args: argparse.Namespace, notes: list[str]) -> list[str]:
 
 
 def _refuse_curve_options(args: argparse.Namespace, form: str) -> None:
-    for option, is_given in (
-        *(("--x", args.x), ("--cells", args.cells), ("--seeds", args.seeds), ("csv", form == "csv")),
-        ("--no-notes", args.no_notes),
-        *(("--profile", args.profile != "paper"), ("--results", args.results != Selection.results)),
-    ):
-        if is_given:
-            raise PaperbenchError(f"{option} is for training curves, and {args.what} has none. Leave it out.")
+    given = {"--x": args.x, "--cells": args.cells, "--seeds": args.seeds, "csv": form == "csv"}
+    given |= {"--no-notes": args.no_notes, "--profile": args.profile != "paper"}
+    given |= {"--results": args.results != Selection.results}
+    if option := next((name for name, is_given in given.items() if is_given), ""):
+        raise PaperbenchError(f"{option} is for training curves, and {args.what} has none. Leave it out.")
 
 
 def _in_words(lines: Iterable[str]) -> bytes:

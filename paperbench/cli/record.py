@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from paperbench.specs.experiment import Setting
     from paperbench.specs.table import Table
 
-
 SUMMARY = "record a result that was not trained here"
 DESCRIPTION = (
     "Record a result that was not trained here. It is marked as external: `compare` shows it with its source and never "

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from paperbench.cli.arguments import add_shared, chosen, plan_of, warn
+from paperbench.cli.arguments import add_shared, chosen, plan_of, tell, warn
 from paperbench.errors import PaperbenchError, count, duration, listing
 from paperbench.launch import TIME_WAS_UP, Launch
 from paperbench.options import DAY, Selection, TrainingOptions, arguments, command, positive_int
@@ -34,11 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(
         parser, "--precision", "--device", "--engine", "--at-once", "--stop-at", "--max-seconds", "--incompatible"
     )
-    parser.add_argument(
-        "--yes",
-        action="store_true",
-        help="train even if that takes more than a day on a CPU, without measuring how long; see `paperbench plan`",
-    )
+    help_ = "train even if that takes more than a day on a CPU, without measuring how long; see `paperbench plan`"
+    parser.add_argument("--yes", action="store_true", help=help_)
     add_shared(parser, "--data", "--results", "--tables")
     group = parser.add_argument_group(
         "executors", "Start copies of this command, called workers, that divide its runs among them."
@@ -61,12 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--partition", metavar="P", help="slurm: the partition")
     group.add_argument("--time", metavar="T", help="slurm: the time limit of a job, as for sbatch, such as 4:00:00")
-    group.add_argument(
-        "--sbatch",
-        action="append",
-        metavar="OPTION",
-        help="slurm: another option of sbatch, after an equals sign, such as --sbatch=--qos=low; repeatable",
-    )
+    help_ = "slurm: another option of sbatch, after an equals sign, such as --sbatch=--qos=low; repeatable"
+    group.add_argument("--sbatch", action="append", metavar="OPTION", help=help_)
     group.add_argument(
         "--setup", action="append", metavar="COMMAND", help="slurm: a command that the script begins with; repeatable"
     )
@@ -97,7 +90,7 @@ def _check_time(plan: Plan, args: argparse.Namespace, processes: int) -> None:
             "profile (see `paperbench list`)."
         )
     if cost:
-        print(f"paperbench: {cost}", file=sys.stderr)
+        tell(str(cost))
 
 
 def _check_executor(args: argparse.Namespace) -> None:

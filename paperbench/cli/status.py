@@ -36,19 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "--cells", "--set")
     add_shared(parser, "--profile", default=None, help="default: paper; without TABLE, every one that has runs")
     add_shared(parser, "--seeds", help="runs wanted per cell (default: the table's)")
-    parser.add_argument(
-        "--watch",
-        type=seconds,
-        nargs="?",
-        const=10.0,
-        metavar="S",
-        help="show it again every S seconds (default: 10) until you press Ctrl-C",
-    )
-    parser.add_argument(
-        "--exit-code",
-        action="store_true",
-        help="exit with 0 only if all runs are done, with 2 if any failed, with 3 if others are left",
-    )
+    help_ = "show it again every S seconds (default: 10) until you press Ctrl-C"
+    parser.add_argument("--watch", type=seconds, nargs="?", const=10.0, metavar="S", help=help_)
+    help_ = "exit with 0 only if all runs are done, with 2 if any failed, with 3 if others are left"
+    parser.add_argument("--exit-code", action="store_true", help=help_)
     add_shared(parser, "--results", "--tables")
     add_format(parser)
 
@@ -75,7 +66,6 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace, tables: list[Table], unread: list[str]) -> Statuses:
-    """Print the status once."""
     from paperbench.report.status import render
 
     found = _look(args, tables, unread)
@@ -97,11 +87,7 @@ def _show(args: argparse.Namespace, tables: list[Table], unread: list[str]) -> S
 
 
 def _look(args: argparse.Namespace, tables: list[Table], unread: list[str]) -> Statuses:
-    """Look into the results directory.
-
-    Args:
-        unread: What is wrong with tables that cannot be read.
-    """
+    """Look into the results directory; `unread` says what is wrong with tables that cannot be read."""
     from paperbench.executors import name_of_store
     from paperbench.runs.status import Snapshot, Statuses, slurm_jobs
     from paperbench.runs.store import Store

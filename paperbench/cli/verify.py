@@ -44,11 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "the same CPU, number of threads and torch, else within 2 %% of the training loss, 0.2 %% of the test loss and "
         "0.1 %% of the test images",
     )
-    parser.add_argument(
-        "--save",
-        action="store_true",
-        help="keep what each retrained run gives, with the kind of machine, in reruns/ of the results directory",
-    )
+    help_ = "keep what each retrained run gives, with the kind of machine, in reruns/ of the results directory"
+    parser.add_argument("--save", action="store_true", help=help_)
     add_shared(parser, "--data", "--device", default=None)
     add_shared(parser, "--tables")
     add_format(parser)
@@ -90,7 +87,6 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _checked(results: Path, store: Store, datasets: Sequence[Dataset]) -> Verification:
-    """Check all files of a results directory."""
     from paperbench.analysis.record import read_analyses
     from paperbench.runs.external import read_externals
     from paperbench.runs.rerun_record import read_reruns

@@ -155,7 +155,6 @@ class AnalysisGroup:
 
     @property
     def stages(self) -> tuple[int, ...]:
-        """The stage of each unit."""
         return self.analyses[0].stages
 
     @property

@@ -61,8 +61,7 @@ def draw(analyses: Analyses, minus: Analyses | None = None) -> Figure:
     if minus is not None and not len(analyses.groups) == len(minus.groups) == len(groups) - 1 == 1:
         raise PaperbenchError("The difference is that of two nets. Name one net, and another one (`--minus NET`).")
     blocks = [_lines(groups[i : i + len(COLOURS)]) for i in range(0, len(groups), len(COLOURS))]
-    maps = [(group, channels_of(group)) for group in groups if group.analyses[0].channels]
-    if maps:
+    if maps := [(group, channels_of(group)) for group in groups if group.analyses[0].channels]:
         blocks.append(_channels(maps))
     if minus is not None:
         blocks.append(_difference(*maps))
@@ -149,8 +148,7 @@ def _draw_panel(axes: Axes, panel: _Panel, groups: Sequence[AnalysisGroup]) -> N
                 axes.plot(xs, ys, color=colour, linewidth=0.5, alpha=0.35, gid=f"{gid}, seed {one.seed}")
         median = np.median(seeds, axis=0)  # none where a seed has no value
         axes.plot(xs, median, color=colour, gid=gid, **markers(number, len(xs)))
-        wholes = [one.left_out.whole for one in group.analyses if one.left_out and panel.gid == "left out"]
-        if wholes:
+        if wholes := [one.left_out.whole for one in group.analyses if one.left_out and panel.gid == "left out"]:
             axes.axhline(float(np.median(wholes)), color=colour, linestyle=DASHES, linewidth=0.8, gid=f"whole {gid}")
     x_scale, y_scale = panel.scales
     y_scale = y_scale if np.isfinite(axes.dataLim.minposy) else "linear"  # all is zero

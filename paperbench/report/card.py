@@ -22,13 +22,12 @@ from paperbench.runs.record import Record
 from paperbench.specs.recipe import format_value
 
 _MARK = "Written by `paperbench export`; the next export into this folder replaces it."
-_MAX_BYTES = 10_000_000
 
 
 def is_card(file: Path) -> bool:
     """Whether a file is a card that `paperbench export` wrote."""
     with suppress(OSError):
-        return _MARK.encode() in read_at_most(file, _MAX_BYTES)
+        return _MARK.encode() in read_at_most(file, limit=10_000_000)
     return False
 
 
@@ -82,11 +81,7 @@ def card(record: Record, reports: Sequence[Report], siblings: Sequence[Record], 
         version=__version__,
         words=WORDS,
         datasets=DATASETS,
-        published=published,
-        percent=percent,
-        count=count,
-        duration=duration,
-        repeat=repeat,
+        **{helper.__name__: helper for helper in (published, percent, count, duration, repeat)},
     )
 
 

@@ -245,8 +245,7 @@ def notes_on(curves: Sequence[Curve], comparison: Comparison, figure: str | None
         notes.append(f"Conditions differ: {'; '.join(f'{how} ({listing(names)})' for how, names in alike)}.")
     cells = {curve.cell.id for curve in curves}
     nets = [net for compared in comparison.cells if compared.id in cells for net in compared.nets]
-    others = {run for net in nets for group in net.others for run in group.ids}
-    if others:
+    if others := {run for net in nets for group in net.others for run in group.ids}:
         notes.append(f"Not drawn: {count(len(others), 'run')} of these nets in other precision, versions or data.")
     if any(run.record.status == "partial" for curve in curves for run in curve.runs):
         notes.append("Prefix: a run that has not ended.")

@@ -8,7 +8,7 @@ import textwrap
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 from matplotlib import style
 from matplotlib.axes import Axes
@@ -21,8 +21,6 @@ from paperbench.report.curves import MAX_LOSS, Curve, CurveMeasure, CurvePanel, 
 from paperbench.report.depth import DepthPoint
 from paperbench.report.drawing import Drawing, draw
 
-PictureFormat = Literal["svg", "pdf", "png"]
-
 COLUMN, PAGE = 3.3, 6.9
 """Widths in inches of a column and of a page of a paper."""
 COLOURS = ("#000000", "#bb5566", "#004488", "#ddaa33", "#44aa99")
@@ -31,16 +29,11 @@ MARKERS = ("", "o", "s", "^", "D")
 N_MARKERS = 8
 DASHES = (0, (3, 1.5))
 STYLE: dict[str, Any] = {
-    "font.size": 8,
-    "axes.titlesize": 8,
-    "axes.linewidth": 0.6,
-    "legend.fontsize": 7,
+    **dict.fromkeys(("font.size", "axes.titlesize"), 8),
+    **dict.fromkeys(("legend.fontsize", "xtick.labelsize", "ytick.labelsize"), 7),
+    **dict.fromkeys(("axes.linewidth", "xtick.major.width", "ytick.major.width"), 0.6),
     "lines.linewidth": 1.1,
     "lines.markersize": 3,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
     "text.parse_math": False,  # texts of strangers
     "pdf.fonttype": 42,
     "svg.fonttype": "none",
@@ -141,18 +134,17 @@ def figure_of(width: float, height: float, notes: Sequence[str], left: float = 0
     return figure
 
 
-def to_bytes(figure: Figure, form: PictureFormat) -> bytes:
+def to_bytes(figure: Figure, form: str) -> bytes:
     """Return a picture as a file's contents, which are the same each time."""
     stream = io.BytesIO()
-    dates: dict[PictureFormat, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+    dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     with style.context([STYLE], after_reset=True), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # in names of data sets
-        figure.savefig(stream, format=form, metadata=dates[form])
+        figure.savefig(stream, format=form, metadata=dates.get(form))
     return stream.getvalue()
 
 
 def _key(panels: Sequence[CurvePanel]) -> str:
-    """Explain what the lines are."""
     curves = [curve for panel in panels for curve in panel.curves]
     records = [run.record for curve in curves for run in curve.runs]
     key = "Dashed: training loss. Solid: test error."
@@ -237,8 +229,7 @@ def markers(number: int, points: int) -> dict[str, Any]:
 
 def _mark_end(axes: Axes, run: RunCurve, measure: CurveMeasure, unit: float, colour: str) -> None:
     """Mark where a run diverged, or where a prefix ends."""
-    points = [(i, value) for i, value in run.points(measure) if math.isfinite(value)]
-    if points:
+    if points := [(i, value) for i, value in run.points(measure) if math.isfinite(value)]:
         low, high = axes.get_ylim()
         y = min(max(points[-1][1], low), high)
         marker: dict[str, Any] = {"marker": "o", "mfc": "white", "mec": colour}

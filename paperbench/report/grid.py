@@ -6,7 +6,7 @@ import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, zip_longest
+from itertools import chain, compress, zip_longest
 
 from tabulate import tabulate
 
@@ -66,7 +66,6 @@ class _Line:
     """A row of the paper's table. Published results and cells are by column id."""
 
     title: str
-    params: str | None
     figure: str
     labels: Mapping[str, str]
     published: Mapping[str, str]
@@ -88,24 +87,23 @@ def paper_grid(
     lines = []
     for row in rows:
         of_row = {cell.column.id: cell for cell in cells if cell.row.id == row.id}
-        params = next((cell.expected.params for cell in of_row.values() if cell.expected.params), None)
+        params = next((f" ({cell.expected.params})" for cell in of_row.values() if cell.expected.params), "")
         numbers = {column: published(cell) for column, cell in of_row.items()}
-        lines.append(_Line(row.title, params, row.figure, row.labels, numbers, of_row))
+        lines.append(_Line(row.title + params, row.figure, row.labels, numbers, of_row))
     literature: dict[str, list[_Line]] = {"above": [], "below": []}
     decimals = table.defaults.decimals
     for one in table.expected.literature if is_whole else ():
         numbers = {column: f"{error:.{decimals}f}" for column, error in one.cells.items()}
-        literature[one.place].append(_Line(one.title, one.params, "", one.labels, numbers, {}))
+        title = f"{one.title} ({one.params})" if one.params else one.title
+        literature[one.place].append(_Line(title, "", one.labels, numbers, {}))
     lines = [*literature["above"], *lines, *literature["below"]]
-    titles = [f"{line.title} ({line.params})" if line.params else line.title for line in lines]
     columns: list[tuple[str, str, str, list[str]]] = []
 
     def add_labels(place: str, part: str) -> None:
-        for label, where in experiment.labels.items():
-            if where == place:
-                columns.append((part, label, "left", [line.labels.get(label, "") for line in lines]))
+        names = [label for label, where in experiment.labels.items() if where == place]
+        columns.extend((part, name, "left", [line.labels.get(name, "") for line in lines]) for name in names)
 
-    columns.append(("key", experiment.case, "left", titles))
+    columns.append(("key", experiment.case, "left", [line.title for line in lines]))
     if any(line.figure for line in lines):
         columns.append(("minor", "Fig.", "left", [line.figure for line in lines]))
     add_labels("before", "key")
@@ -174,14 +172,11 @@ def _draw(grid: Grid, width: int) -> str:
 
 def _select(grid: Grid, parts: Sequence[str]) -> Grid:
     """Keep the columns of some parts, and the rows that have a text in one of their columns of results."""
-    kept = [n for n, part in enumerate(grid.parts) if part in parts]
-    results = [n for n in kept if grid.parts[n] not in ("key", "minor")]
-    return Grid(
-        tuple(grid.headers[n] for n in kept),
-        tuple(tuple(row[n] for n in kept) for row in grid.rows if any(row[n] for n in results)),
-        tuple(grid.alignment[n] for n in kept),
-        tuple(grid.parts[n] for n in kept),
-    )
+    kept = [part in parts for part in grid.parts]
+    results = [part in parts and part not in ("key", "minor") for part in grid.parts]
+    rows = tuple(tuple(compress(row, kept)) for row in grid.rows if any(compress(row, results)))
+    headers, alignment, its_parts = (tuple(compress(of, kept)) for of in (grid.headers, grid.alignment, grid.parts))
+    return Grid(headers, rows, alignment, its_parts)
 
 
 def escape_markdown(text: str) -> str:

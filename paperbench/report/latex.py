@@ -143,7 +143,6 @@ def _without_argument(line: str) -> str:
 
 
 def _notes(report: Report) -> Iterator[str]:
-    """Return the lines below the table."""
     yield from (f"{escape(mark)} {escape(text)}" for mark, text in report.footnotes.items())
     if not report.has_notes:
         return
@@ -157,8 +156,7 @@ def _notes(report: Report) -> Iterator[str]:
         yield escape(f"Deviations (paper -> ours): {'; '.join(report.deviations)}.")
     if report.choices:
         yield escape(f"Where the paper does not say: {'; '.join(report.choices)}.")
-    errors = [f"{net.name}: {net.errors}" for net in report.nets if net.ours and net.errors]
-    if errors:
+    if errors := [f"{net.name}: {net.errors}" for net in report.nets if net.ours and net.errors]:
         heading = "Test error of each run, by seed from 0."
         is_short = max(map(len, errors)) <= _NOTE_LINE
         yield from map(escape, [heading, *errors] if is_short else [f"{heading} {'. '.join(errors)}."])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from paperbench.compare.noise import MIN_RUNS_OF_NOISE
 from paperbench.compare.power import WORSE_BY, CellOutlook, NextRuns, Outlook
@@ -24,7 +24,6 @@ def valuable(outlook: Outlook) -> list[NextRuns]:
 def render(outlook: Outlook, long: bool = False) -> str:
     """Format an outlook with the next runs; if `long`, with all of these."""
     planned = outlook.planned
-    are = "is" if planned == 1 else "are"
     source = {
         "given": "as given by `--std`",
         "seen": "that of the runs at hand; `--std` sets another",
@@ -32,8 +31,8 @@ def render(outlook: Outlook, long: bool = False) -> str:
     }[outlook.source]
     heading = paragraph(
         f"{outlook.name}: what {count(planned, 'run')} per cell would decide, or "
-        f"{2 * planned} where {planned} {are} too few. Simulated with a standard deviation of {outlook.std:.2g} points "
-        f"between runs ({source}), and judged with noise shared across the table."
+        f"{2 * planned} where {planned} {'is' if planned == 1 else 'are'} too few. Simulated with a standard deviation "
+        f"of {outlook.std:.2g} points between runs ({source}), and judged with noise shared across the table."
     )
     return "\n\n".join([heading, *_cells(outlook), *_claims(outlook), *_next_runs(outlook, long)])
 
@@ -60,11 +59,9 @@ def _cells(outlook: Outlook) -> Iterator[str]:
     )
 
 
-def _pair(chances: tuple[float, float], is_possible: list[bool], decimals: int = 0) -> str:
-    if not any(is_possible):
-        return NOTHING
+def _pair(chances: tuple[float, float], is_possible: Sequence[bool] = (True, True), decimals: int = 0) -> str:
     texts = (f"{100 * c:.{decimals}f}" if ok else NOTHING for c, ok in zip(chances, is_possible, strict=True))
-    return " / ".join(texts)
+    return " / ".join(texts) if any(is_possible) else NOTHING
 
 
 def _named(one: CellOutlook, total: int) -> str:
@@ -81,21 +78,15 @@ def _claims(outlook: Outlook) -> Iterator[str]:
     asked = [one for one in outlook.claims if one.claim.section == ASKED]
     if len(asked) < len(outlook.claims):
         heading = f"Claims: chance in percent to be supported after {planned} / {2 * planned} runs, if the printed "
-        rows = tuple((o.claim.id, _pair(o.supported, [True, True])) for o in outlook.claims if o not in asked)
+        rows = tuple((one.claim.id, _pair(one.supported)) for one in outlook.claims if one not in asked)
         grid = Grid(("claim", "supported"), rows, ("left", "right"))
         yield f"{paragraph(heading + 'numbers are the true errors')}\n{as_text(grid)}"
     for one in asked:
-        yes, no = (_pair(chances, [True, True]) for chances in (one.supported, one.contradicted))
+        yes, no = _pair(one.supported), _pair(one.contradicted)
         yield paragraph(f"{one.claim.says}: supported in {yes} %, contradicted in {no} %, likewise.")
-    unselected, others = outlook.unselected, outlook.unsimulated
-    reasons = []
-    if planned == 1 and others:
-        reasons.append(f"{others} that need at least 2 runs per cell, or are not about mean test errors")
-    elif others:
-        reasons.append(f"{others} not about mean test errors")
-    if unselected:
-        reasons.append(f"{unselected} about cells that are not selected")
-    if reasons:
+    why = "that need at least 2 runs per cell, or are " * (planned == 1) + "not about mean test errors"
+    left_out = {why: outlook.unsimulated, "about cells that are not selected": outlook.unselected}
+    if reasons := [f"{number} {which}" for which, number in left_out.items() if number]:
         yield paragraph(f"Claims not simulated: {'; '.join(reasons)}.")
 
 
@@ -108,14 +99,12 @@ def _next_runs(outlook: Outlook, long: bool) -> Iterator[str]:
             else "Next: nothing. The verdicts and claims that are simulated have all the runs they can use."
         )
         return
-    shown = runs if long else runs[:_MAX_NEXT]
-    headers = ("cells", "runs", "verdicts", "claims", "worth")
-    rows = []
+    rows, shown = [], runs if long else runs[:_MAX_NEXT]
     for one in shown:
         others = f" and {len(one.cells) - 1} more" if len(one.cells) > 1 else ""
         chances = _expected(one.verdicts), _expected(one.claims)
         rows.append((one.cells[0] + others, f"{one.missing} of {one.total}", *chances, f"{one.worth:.2f}"))
-    grid = Grid(headers, tuple(rows), ("left", *("right",) * 4))
+    grid = Grid(("cells", "runs", "verdicts", "claims", "worth"), tuple(rows), ("left", *("right",) * 4))
     more = []
     if hidden := len(runs) - len(shown):
         more.append(f"And {count(hidden, 'more net')}: `--long` lists them.")

@@ -180,17 +180,13 @@ def _remarks(table: Table) -> Iterator[str]:
         peers = tuple((p.cell, f"{p.value:.2f}", p.source, p.note) for p in table.peers)
         grid = Grid(("cell", "error", "source", "remark"), peers, ("left", "right", "left", "left"))
         yield f"Public re-implementations:\n{as_text(grid)}"
-    claims = [
-        f"{claim.id}: {claim.says} ({claim.section})" + (f". {claim.note}" if claim.note else "")
-        for claim in table.expected.claims
-    ]
-    yield from _listed("Claims", claims)
+    claims = table.expected.claims
+    yield from _listed("Claims", (f"{c.id}: {c.says} ({c.section}){f'. {c.note}' if c.note else ''}" for c in claims))
 
 
 def _listed(title: str, texts: Iterable[str]) -> Iterator[str]:
     """Format a list under a title; nothing without texts."""
-    lines = [paragraph(f"  {text}", "    ") for text in texts]
-    if lines:
+    if lines := [paragraph(f"  {text}", "    ") for text in texts]:
         yield "\n".join([f"{title}:", *lines])
 
 
@@ -220,8 +216,7 @@ def _points(tolerance: float) -> str:
 
 
 def _nets(shown: ShownTable, profile: Profile, long: bool) -> str:
-    precision = shown.experiment.precision
-    asked = f"; precision: {precision}" if precision else ""
+    asked = f"; precision: {shown.experiment.precision}" if shown.experiment.precision else ""
     heading = paragraph(f"Nets in profile {shown.profile} ({profile.title}); seeds: {shown.seeds}{asked}")
     by_row: dict[str, dict[str, tuple[str, ...]]] = {}
     for cell, (*nets,) in groupby(shown.nets, lambda net: net.cell):

@@ -31,7 +31,6 @@ AGREEMENTS = {"agree": "agree", "differ": "do not agree", "undecided": "are not 
 MIN_RUNS_FOR_OUTLIERS = 4
 OUTLIER_MADS = 3
 
-
 WORDS: dict[Verdict | Standing, tuple[str, str]] = {
     "reproduced": (
         "✓",
@@ -253,7 +252,6 @@ class Report:
 
     @property
     def records(self) -> list[Record]:
-        """The records of all runs, each once."""
         ids = dict.fromkeys(run for net in self.nets for group in net.net.groups for run in group.ids)
         return [self.comparison.records[run] for run in ids]
 
@@ -336,8 +334,7 @@ class Report:
         elif self.is_reduced:
             what = comparison.table.profiles.named(comparison.profile).title
             yield f"Not comparable with the paper: profile {comparison.profile} is not its experiment ({what})."
-        outliers = [f"{net.name}: {text}" for net in self.nets if net.ours for text in net.outliers]
-        if outliers:
+        if outliers := [f"{net.name}: {text}" for net in self.nets if net.ours for text in net.outliers]:
             yield (
                 f"Outliers, which count like every run: {'; '.join(outliers)}. They are farther from the median of at "
                 f"least {MIN_RUNS_FOR_OUTLIERS} runs than the tolerance and than {OUTLIER_MADS} x 1.4826 times the "
@@ -348,16 +345,14 @@ class Report:
     def method_notes(self) -> Iterator[str]:
         """Notes about the runs and the tests behind the verdicts."""
         comparison = self.comparison
-        conditions = sorted({str(net.ours.conditions) for net in self.nets if net.ours})
-        if conditions:
+        if conditions := sorted({str(net.ours.conditions) for net in self.nets if net.ours}):
             yield f"Our runs were trained on (data, precision, version of our numerics): {'; '.join(conditions)}."
         if resting := self.resting_on_records():
             yield (
                 f"{count(resting, 'run')} kept neither weights nor a last checkpoint: only the records "
                 "say that the training took place, and on which data."
             )
-        tested = comparison.tested
-        if tested:
+        if tested := comparison.tested:
             is_extended = any(cell.analysis == 2 for cell in tested)
             extension = f" ({SECOND_ALPHA:g} after the extension)" if is_extended else ""
             yield (
@@ -383,7 +378,6 @@ class Report:
 
     @property
     def cell_notes(self) -> Iterator[str]:
-        """Notes on `cell_grid`."""
         if self.has_verdicts and any(cell.compared.interval for cell in self.cells):
             noises = [cell.compared.noise for cell in self.cells if cell.compared.noise]
             parts = ["of the other cells' variance (table)"] * any(noise.table_weight for noise in noises)
@@ -425,7 +419,6 @@ class Report:
 
     @property
     def diverged(self) -> list[str]:
-        """Where runs diverged."""
         found: dict[str, list[str]] = defaultdict(list)
         for record in self.records:
             if record.divergence:
@@ -502,7 +495,6 @@ class Report:
 
     @property
     def deviations(self) -> list[str]:
-        """Deviations of our runs from the paper."""
         return [f"{d.topic}: {d.paper} -> {d.ours}{self._whose(d)}" for d in self.comparison.deviations if d.paper]
 
     @property
@@ -564,7 +556,6 @@ def _rows(cells: Collection[str], among: Iterable[str]) -> str:
 
 
 def _trained(origin: Origin) -> str:
-    """Say who trained runs, and where."""
     details = ", ".join(filter(None, (count(len(origin.runs), "run"), _checks(origin))))
     return f"{f'by {origin.by}' if origin.by else 'here'} on {origin.machine} ({details})"
 

@@ -17,12 +17,14 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from paperbench.errors import RunError
 from paperbench.files import write_growing
 from paperbench.runs.history import HistoryLine
-from paperbench.runs.record import Record, Result
+from paperbench.runs.record import Record
 from paperbench.runs.store import RunDirectory
 
 _FILE = "events.out.tfevents.0000000000.paperbench"
 """TensorBoard reads files whose names begin so."""
 _MAX_WORD = 80
+_MEASURED = ("lr", "train_loss", "train_error", "test_loss", "test_error")
+_CROPS = ("top1", "top5")
 
 
 def write_curves(runs: Iterable[RunDirectory], directory: Path) -> tuple[int, list[str]]:
@@ -58,26 +60,13 @@ def _events(record: Record, history: Iterable[HistoryLine]) -> bytes:
     seconds = 0.0
     for line in history:
         seconds = line.seconds
-        measured = {
-            "lr": line.lr,
-            "train/loss": line.train_loss,
-            "train/error": line.train_error,
-            "test/loss": line.test_loss,
-            "test/error": line.test_error,
-        }
+        measured = {name.replace("_", "/"): getattr(line, name) for name in _MEASURED}  # such as train/loss
         writer.write(_event(measured, line.iteration, seconds))
-    if record.result:
-        writer.write(_event(_of_result(record.result), record.iteration, seconds))
+    if result := record.result:
+        crops = {f"{name}/{one.evaluation}": getattr(one, name) for one in result.evaluations for name in _CROPS}
+        errors = {"result/error": result.test_error, "result/loss": result.test_loss, **crops}
+        writer.write(_event(errors, record.iteration, seconds))
     return stream.getvalue()
-
-
-def _of_result(result: Result) -> dict[str, float | None]:
-    crops = {
-        f"{measure}/{one.evaluation}": getattr(one, measure)
-        for one in result.evaluations
-        for measure in ("top1", "top5")
-    }
-    return {"result/error": result.test_error, "result/loss": result.test_loss, **crops}
 
 
 def _event(values: Mapping[str, float | None], iteration: int, seconds: float) -> bytes:

@@ -20,13 +20,12 @@ _OPEN: tuple[Standing, ...] = ("undecided", "not run")
 
 @dataclass(frozen=True)
 class _Style:
-    """The marks of a format."""
+    """What differs between the two formats."""
 
-    heading: str
-    subheading: str
-    item: str
-    subitem: str
     is_markdown: bool
+
+    def mark(self, markdown: str, text: str = "") -> str:
+        return markdown if self.is_markdown else text
 
     def paragraph(self, text: str, indent: str = "") -> str:
         """Wrap prose for a terminal; in Markdown, make it one line, which readers wrap themselves."""
@@ -36,8 +35,8 @@ class _Style:
         """Format a list of texts, each with a list below it."""
         lines = []
         for text, below in items:
-            lines.append(self.paragraph(f"{self.item}{text}", "    "))
-            lines += [self.paragraph(f"{self.subitem}{one}", "        ") for one in below]
+            lines.append(self.paragraph(f"{self.mark('- ', '  ')}{text}", "    "))
+            lines += [self.paragraph(f"{self.mark('  - ', '      ')}{one}", "        ") for one in below]
         return "\n".join(lines)
 
     def titled(self, title: str, texts: Sequence[str]) -> list[str]:
@@ -48,35 +47,33 @@ class _Style:
         return as_markdown(grid) if self.is_markdown else as_text(grid, long)
 
 
-_STYLES = {"table": _Style("", "", "  ", "      ", False), "markdown": _Style("## ", "### ", "- ", "  - ", True)}
-
-
 def render(report: Report, store: Store, form: Literal["table", "markdown"], long: bool = True) -> str:
     """Format a report; if `long`, with errors, intervals, evidence for claims, deviations and runs."""
-    style = _STYLES[form]
-    title = f"{style.heading}{report.comparison.table.cited()}: {report.comparison.table.experiment.title}"
+    style = _Style(form == "markdown")
+    title = f"{style.mark('## ')}{report.comparison.table.cited()}: {report.comparison.table.experiment.title}"
     parts = [style.paragraph(title), style.paragraph(report.design)]
     parts += [style.table(report.grid, long)] if report.grid.rows else []
     parts += [style.paragraph(f"{mark}: {text}") for mark, text in report.footnotes.items()]
     if report.letters:
         letters = [style.paragraph(f"[{letter}] {text}") for text, letter in report.letters.items()]
-        parts.append(("  \n" if style.is_markdown else "\n").join(letters))
+        parts.append(style.mark("  \n", "\n").join(letters))
     if long:
         parts += map(style.paragraph, (*report.short_notes, *report.method_notes))
         choices = style.titled("Our choices where the paper is silent", report.choices)
+        origins = [style.table(report.origin_grid), style.items((text, ()) for text in report.origin_notes)]
         for heading, blocks in (
             ("Cells", _cells(report, style)),
             ("External results", [style.items((text, ()) for text in report.external_results())]),
             ("Claims", _claims(report, style)),
             ("Deviations from the paper", [*style.titled("Paper -> our runs", report.deviations), *choices]),
             ("Runs", _runs(report, style, store)),
-            ("Origins", _origins(report, style)),
+            ("Origins", origins if report.origins.trained else []),
         ):
             filled = list(filter(None, blocks))
-            parts += [f"{style.subheading}{heading}", *filled] if filled else []
+            parts += [f"{style.mark('### ')}{heading}", *filled] if filled else []
     else:
-        external = report.external_results(long=False)
-        parts += ["\n".join(block) for block in [style.titled("External results", external)] if block]
+        external = style.titled("External results", report.external_results(long=False))
+        parts += ["\n".join(external)] if external else []
         parts += map(style.paragraph, report.short_notes)
         parts += _short_claims(report)
         if report.has_runs:
@@ -160,12 +157,6 @@ def _runs(report: Report, style: _Style, store: Store) -> Iterator[str]:
             "moving avg err: test error with batch norm's moving averages. test err: the reported test error."
         )
     yield from map(style.paragraph, complaints)
-
-
-def _origins(report: Report, style: _Style) -> Iterator[str]:
-    if report.origins.trained:
-        yield style.table(report.origin_grid)
-        yield style.items((text, ()) for text in report.origin_notes)
 
 
 def _run_row(record: Record, history: History) -> tuple[str, ...]:

@@ -99,8 +99,9 @@ def test_without_runs_the_command_that_trains_them_is_named(run: Run, tmp_path: 
 
 def test_runs_of_other_profiles_are_mentioned(run: Run, tmp_path: Path, table2: Table) -> None:
     make_store(tmp_path, records(table2, "preact/resnet110", MATCHING[:1]))
-    _, _, err = run("compare", "table2", "--profile", "smoke", "--results", tmp_path)
-    assert "has runs of other profiles: --profile paper shows them." in err
+    for options in ((), ("--cite",)):
+        _, _, err = run("compare", "table2", "--profile", "smoke", "--results", tmp_path, *options)
+        assert "has runs of other profiles: --profile paper shows them." in err
 
 
 def complaint(run: Run, tmp_path: Path, *arguments: object) -> str:

@@ -64,6 +64,7 @@ MISTAKES = """
     compare table2 --format md
     compare table2 --noise per-cell
     compare table2 --margin 2
+    compare table2 --cite --format json
     compare table2 --against missing
     compare table2 --against empty --format csv
     compare table2 --against empty --seeds 3

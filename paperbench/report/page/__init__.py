@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,7 +23,6 @@ from paperbench.report.page.charts import chart_data
 from paperbench.report.page.intervals import IntervalScale
 from paperbench.report.report import WORDS, Report, method, percent
 from paperbench.runs.record import Record
-from paperbench.specs.experiment import DrawnUnit
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,17 +97,15 @@ class Part:
     @cached_property
     def units(self) -> list[tuple[str, list[tuple[str, str, Markup]]]]:
         """The paper's figures of units: the title, and the number, such as "4(a)", id and drawing of each unit."""
-        return [
-            (
-                figure.title,
-                [
-                    (f"{figure.id.removeprefix('fig')}{unit.title.partition(' ')[0]}", f"unit-{i}-{j}", _drawing(unit))
-                    for j, unit in enumerate(figure.units)
-                ],
-            )
-            for i, figure in enumerate(self.report.comparison.table.experiment.figures)
-            if figure.units
-        ]
+        found = []
+        for i, figure in enumerate(self.report.comparison.table.experiment.figures):
+            drawings = []
+            for j, unit in enumerate(figure.units):
+                drawing = Markup(as_svg(units_drawing([unit])))  # noqa: S704  (it escapes all text)
+                number = f"{figure.id.removeprefix('fig')}{unit.title.partition(' ')[0]}"
+                drawings.append((number, f"unit-{i}-{j}", drawing))
+            found += [(figure.title, drawings)] if drawings else []
+        return found
 
     @cached_property
     def scale(self) -> IntervalScale | None:
@@ -141,20 +139,15 @@ class Part:
     @property
     def versions(self) -> list[str]:
         """The versions of paperbench that trained the runs."""
-        codes = {s.code.version: set[str]() for r in self.report.records for s in r.sessions}
-        for session in (s for r in self.report.records for s in r.sessions):
-            codes[session.code.version].add(session.code.commit or f"source {session.code.source}")
+        codes: dict[str, set[str]] = defaultdict(set)
+        for code in (session.code for record in self.report.records for session in record.sessions):
+            codes[code.version].add(code.commit or f"source {code.source}")
         return [f"{version}: {', '.join(sorted(commits))}" for version, commits in sorted(codes.items())]
 
     @property
     def data(self) -> list[str]:
-        """The data sets that the runs were trained on."""
         facts = {record.data.fingerprint: record.data for record in self.report.records}
         return sorted(f"{one.name} ({one.origin}), fingerprint {key}" for key, one in facts.items())
-
-
-def _drawing(unit: DrawnUnit) -> Markup:
-    return Markup(as_svg(units_drawing([unit])))  # noqa: S704  (it escapes all text)
 
 
 def _runs_of(panel: CurvePanel) -> set[str]:
