@@ -233,6 +233,7 @@ class _Results:
         store = Store.existing(directory, table, profile)
         found, damaged = store.records_by_run()
         externals, wrong_externals = store.gather(read_externals)
+        externals = [*{one.file_name: one for one in reversed(externals)}.values()]  # the first of each
         kept, wrong_reruns = store.gather(read_reruns)
         reruns = {one.history_sha256: one.holds for one in sorted(kept, key=lambda one: one.holds, reverse=True)}
         analyses = cache(lambda: store.gather(read_analyses))

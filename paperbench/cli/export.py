@@ -8,7 +8,7 @@ from pathlib import Path
 
 from paperbench.cli.arguments import add_shared, name_left_out, tell
 from paperbench.errors import PaperbenchError, count
-from paperbench.files import list_directory, write_named
+from paperbench.files import is_leftover, list_directory, write_named
 
 SUMMARY = "a run as a net for timm and the Hugging Face Hub, or curves for TensorBoard"
 DESCRIPTION = (
@@ -55,12 +55,14 @@ def _net(args: argparse.Namespace) -> dict[str, bytes]:
     from paperbench.runs.store import Store
     from paperbench.specs.table import find_spec_root, read_tables
 
-    held = {one.name for one in list_directory(args.out)} - {".git", ".gitattributes", ".cache"}  # of the Hub
+    held = {one.name for one in list_directory(args.out) if not is_leftover(one)}
+    held -= {".git", ".gitattributes", ".cache"}  # of the Hub
     if held and not (held <= {*FILES} and is_card(args.out / "README.md")):
         raise PaperbenchError(f"{args.out} holds other files than those of an export. Name another folder (`--out`).")
     run, record = find_finished_run(args.runs[0], Store(args.results), f" {_NAME}")
     files = exported_files(run, record, args.data, tell)
-    results = run.path.parent.parent
+    own = run.path.parent.parent.absolute()
+    results = args.results if own.is_relative_to(args.results.absolute() / "contributed") else own
     reports = [
         load_table(table.id, args.tables).compare(results, profile=profile).report
         for table in read_tables(find_spec_root(args.tables))

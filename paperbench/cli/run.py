@@ -198,7 +198,7 @@ def _failures(plan: Plan) -> dict[str, int]:
     found = {}
     for run in plan.runs:
         with suppress(OSError):
-            found[run.id] = Store(plan.selection.results).directory(run.id).failure_file.stat().st_mtime_ns
+            found[run.id] = Store(plan.selection.results).own_directory(run.id).failure_file.stat().st_mtime_ns
     return found
 
 

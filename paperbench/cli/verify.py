@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from paperbench.cli.arguments import add_shared
 from paperbench.cli.output import add_format, print_json
 from paperbench.errors import PaperbenchError, count, listing, one_line
+from paperbench.files import refuse_links
 from paperbench.options import Selection, positive_int
 
 if TYPE_CHECKING:
@@ -63,10 +64,12 @@ def execute(args: argparse.Namespace) -> int:
     results = args.results or args.positional or Selection.results
     store = Store.existing(results)
     know_functions(args.tables)
-    if not any((results / name).is_dir() for name in ("runs", "external", "analysis")):
+    if not any((results / name).is_dir() for name in ("runs", "external", "analysis", "reruns", "contributed")):
         raise PaperbenchError(
             f"{results} has neither runs/, external/ nor analysis/. Name a results directory (`--results DIR`)."
         )
+    if args.save:
+        refuse_links(results / "reruns")  # now, as reruns take their time
     datasets = _load_datasets(store, args.data) if args.rerun else []
     stream = sys.stderr if args.format == "json" else sys.stdout
 
@@ -97,7 +100,7 @@ def _checked(results: Path, store: Store, datasets: Sequence[Dataset]) -> Verifi
     analyses, wrong_analyses = store.gather(read_analyses)
     kept, wrong_reruns = store.gather(read_reruns)
     problems = [*map(one_line, (*wrong_externals, *wrong_analyses, *wrong_reruns))]
-    remarks = [*about_reruns(kept, store.records()[0])]
+    remarks = [*about_reruns(kept, (record for its in store.records_by_run()[0].values() for _, record in its))]
     if bare := [run.run for run in runs if run.rests_on_record]:
         which = f"{count(len(bare), 'run')} that kept neither weights nor a last checkpoint ({listing(bare)})"
         remarks.append(f"{which}: nothing here shows that the training took place, or on which data.")
@@ -155,8 +158,9 @@ def _with_reruns(
     device = choose_device(args.device or "auto", say)
     by_fingerprint = {data.fingerprint: data for data in datasets}
     rng = random.Random()  # noqa: S311  (chooses runs; does not affect training)
-    damaged = {run.run for run in found.runs if run.problems}
-    candidates = [one for one in store.records()[0] if one.run not in damaged and one.status != "partial"]
+    sound = {(run.by, run.run) for run in found.runs if not run.problems}
+    first = [its[0] for its in store.records_by_run()[0].values()]
+    candidates = [record for by, record in first if (by, record.run) in sound and record.status != "partial"]
     rng.shuffle(candidates)
     reruns: list[RerunRecord] = []
     without_data: list[str] = []
@@ -181,7 +185,7 @@ def _with_reruns(
             f"Retrained {retrained} of the {count(args.rerun, 'requested run')}; {count(len(candidates), 'run')} "
             "ended and passed the checks above."
         )
-    holds = found.holds and all(one.holds for one in reruns)
+    holds = found.holds and all(one.holds and not one.not_tested for one in reruns)
     return replace(found, reruns=reruns, remarks=[*found.remarks, *without_data], holds=holds)
 
 
@@ -190,6 +194,8 @@ def _describe(one: RerunRecord) -> Iterator[str]:
         yield f"retrained: {one.run}, {_describe_rerun(one.rerun, one.device)}"
     if one.not_retrained:
         yield f"not retrained: {one.run}: {one.not_retrained}"
+    if one.not_tested:
+        yield f"not tested: {one.run}: {one.not_tested}"
     yield from (f"tested: {one.run}, {_describe_retest(retest, one.device)}" for retest in one.retests)
     yield from (f"problem: {failure}" for failure in one.failures)
 

@@ -562,9 +562,9 @@ def _trained(origin: Origin) -> str:
 
 def _checks(origin: Origin) -> str:
     """Say how many runs were repeated, or retrained in part (`verify --rerun --save`), and whether that agreed."""
-    repeats = f"repeats, {origin.identical} of them identical"
-    found = {repeats: origin.repeats, "confirmed by a rerun": origin.confirmed, "refuted by a rerun": origin.refuted}
-    return ", ".join(f"{number} {what}" for what, number in found.items() if number)
+    repeats = [f"{count(origin.repeats, 'repeat')} ({origin.identical} identical)"] * bool(origin.repeats)
+    reruns = {"confirmed by a rerun": origin.confirmed, "refuted by a rerun": origin.refuted}
+    return ", ".join([*repeats, *(f"{number} {what}" for what, number in reruns.items() if number)])
 
 
 def percent(error: float) -> str:

@@ -34,7 +34,7 @@ def bytes_needed(runs: Sequence[PlannedRun], store: Store, *, start_anew: bool =
         checkpoint, files = run_files(run)
         largest = max(largest, checkpoint)
         existing = 0
-        for file in [] if start_anew else store.directory(run.id).checkpoints.newest_first():
+        for file in [] if start_anew else store.own_directory(run.id).checkpoints.newest_first():
             with suppress(OSError):  # another process has just replaced the file
                 existing += file.path.stat().st_size
         needed += max(0, files - existing)

@@ -76,7 +76,7 @@ def _kind_and_run(store: Store, path: Path) -> tuple[str, str]:
     for kind, (_, pattern) in KINDS.items():
         if (found := re.fullmatch(pattern, place)) and not path.is_symlink():
             run = found.groupdict().get("run", "")
-            record = store.readable_record(run) if kind == "checkpoints" else None
+            record = _record(store, run) if kind == "checkpoints" else None
             goes_on = kind == "checkpoints" and (record is None or record.status == "partial")
             return "unfinished" if goes_on else kind, run
     return "unknown", ""
@@ -104,14 +104,23 @@ def delete(store: Store, kinds: Collection[Deletable]) -> Iterator[tuple[list[He
             lease.release()
 
 
+def _record(store: Store, run: str) -> Record | None:
+    with suppress(RunError):
+        return store.own_directory(run).read_record()
+    return None
+
+
 def _why_kept(kind: str, store: Store, run: str) -> str:
     """Say why a run needs its files of a kind; the caller holds its lease, so that this remains so."""
-    directory, record = store.directory(run), store.readable_record(run)
-    if kind == "checkpoints" and not (record and _does_without_checkpoint(directory, record)):
+    directory, record = store.own_directory(run), _record(store, run)
+    if kind not in ("checkpoints", "damaged") or (record and _does_without_checkpoint(directory, record)):
+        return ""
+    if kind == "checkpoints":
         return "the run's net or history is missing or is not the record's, so its result rests on them"
-    if kind == "damaged" and not (record and directory.has_weights_or_checkpoint(record)):
-        return "they may be all that is left of the run"
-    return ""
+    with suppress(RunError):
+        if record and (checkpoint := directory.named_checkpoint(record)) and checkpoint.read():
+            return ""
+    return "they may be all that is left of the run"
 
 
 def _does_without_checkpoint(run: RunDirectory, record: Record) -> bool:

@@ -57,7 +57,7 @@ def verify_run(
     announce: Callable[[str], None] = lambda _: None,
 ) -> RerunRecord:
     """Retrain the start of a run and test its saved net; see `rerun_prefix` and `retest`."""
-    rerun, not_retrained, retests, failures = None, None, list[Retest](), list[str]()
+    rerun, not_retrained, not_tested, retests, failures = None, None, None, list[Retest](), list[str]()
     try:
         rerun = rerun_prefix(record, directory.history(), dataset, device, random_state, announce)
     except DisprovedError as error:
@@ -69,7 +69,7 @@ def verify_run(
     except DisprovedError as error:
         failures.append(str(error))
     except PaperbenchError as error:
-        failures.append(f"not tested: {record.run}: {error}")
+        not_tested = _line(error)
     with _computing_like(record.sessions[0].environment, device):
         environment = environment_facts(device)
     return RerunRecord(
@@ -83,6 +83,7 @@ def verify_run(
         environment=environment,
         rerun=rerun,
         not_retrained=not_retrained,
+        not_tested=not_tested,
         retests=tuple(retests),
         failures=tuple(map(_line, failures)),
     )

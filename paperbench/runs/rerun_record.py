@@ -6,6 +6,7 @@ results/reruns/<run>-<8 hex of the sha256 of its values>.json
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -114,8 +115,8 @@ class RerunRecord(HashedJson):
         history_sha256: Hash of the history that the run's record names, which ties this to that training.
         holds: Whether all of it agrees with the record.
         device: As torch names it; `environment` has its model.
-        not_retrained: Why there is no `rerun`, if nothing disproved the record before.
-        failures: What disproves the record, or why its net could not be tested, a sentence each.
+        not_retrained, not_tested: Why there is no `rerun`, or are no `retests`, if nothing disproves the record.
+        failures: What disproves the record, a sentence each.
     """
 
     REMEDY = "Restore it; or delete it and verify the run again (`paperbench verify --rerun 1 --save`)."
@@ -129,6 +130,7 @@ class RerunRecord(HashedJson):
     environment: Environment
     rerun: Rerun | None
     not_retrained: Line | None
+    not_tested: Line | None
     retests: tuple[Retest, ...]
     failures: tuple[Line, ...]
 
@@ -143,7 +145,8 @@ class RerunRecord(HashedJson):
 
 def write_rerun(root: Path, rerun: RerunRecord) -> Path:
     """Write a rerun, without paths, into a results directory, and return its file; an equal one has the same file."""
-    rerun = replace(rerun, failures=tuple(without_paths(text.replace(f"{root}/", "")) for text in rerun.failures))
+    of_root = re.compile(rf"(?<![\w./-]){re.escape(str(root))}/")
+    rerun = replace(rerun, failures=tuple(without_paths(of_root.sub("", text)) for text in rerun.failures))
     path = root / rerun.file_name
     refuse_links(path.parent)
     Writer().write(path, rerun.to_json().encode())

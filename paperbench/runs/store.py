@@ -24,7 +24,7 @@ from typing import BinaryIO, Literal, TypeVar
 
 from paperbench.architecture import parameters
 from paperbench.catalogue import Net
-from paperbench.errors import PaperbenchError, RunError, printable, without_paths
+from paperbench.errors import PaperbenchError, RunError, one_line, printable, without_paths
 from paperbench.files import (
     MAX_TENSOR_FILE_BYTES,
     UNGUARDED,
@@ -183,32 +183,27 @@ class Store:
     def directory(self, run_id: str, guard: Callable[[], None] | None = None) -> RunDirectory:
         """Return a run's directory; to write to it, give the check of the run's lease.
 
-        To read from it, somebody else's if only they have ended the run.
+        To read from it, somebody else's if there is no record here and they have ended the run.
         """
-        path = self.root / "runs" / run_id
+        own = self.own_directory(run_id)
         if guard:
-            refuse_links(path.parent, path)
-            return RunDirectory(path, Writer(guard))
-        places = [] if os.path.exists(path) else [*self.places.values()][1:]  # noqa: PTH110  (never raises)
-        return next((one for place in places if (one := place._ended(run_id))), RunDirectory(path))
+            refuse_links(own.path.parent, own.path)
+            return RunDirectory(own.path, Writer(guard))
+        if os.path.exists(own.record_file):  # noqa: PTH110  (never raises)
+            return own
+        others = (place.own_directory(run_id) for place in [*self.places.values()][1:])
+        return next((one for one in others if _has_ended(one)), own)
 
     @property
     def places(self) -> dict[str, Store]:
-        """This store by the name "", then those of other people by their names."""
-        others = [path for path in list_directory(self.root / "contributed") if path.is_dir()]
-        return {"": self, **{path.name: Store(path) for path in others}}
+        """This store by the name "", then those of other people by their names; links would repeat others."""
+        others = [path for path in list_directory(self.root / "contributed") if path.is_dir() and not path.is_symlink()]
+        return {"": self, **{one_line(path.name): Store(path) for path in others}}
 
     def gather(self, read: Callable[[Path], tuple[list[T], list[str]]]) -> tuple[list[T], list[str]]:
         """Return what a function reads in these directories, and its complaints."""
         found = [read(place.root) for place in self.places.values()]
         return [one for values, _ in found for one in values], [text for _, texts in found for text in texts]
-
-    def _ended(self, run_id: str) -> RunDirectory | None:
-        directory = RunDirectory(self.root / "runs" / run_id)
-        with suppress(RunError):
-            record = directory.read_record()
-            return directory if record and record.status != "partial" else None
-        return None
 
     def history(self, run_id: str) -> list[HistoryLine]:
         return self.directory(run_id).history()
@@ -224,6 +219,10 @@ class Store:
         """Return the one `directory` of each run, sorted by the run's id."""
         ids = {one.path.name for place in self.places.values() for one in place.own_directories()}
         return [one for run_id in sorted(ids) if (one := self.directory(run_id)).path.exists()]
+
+    def own_directory(self, run_id: str) -> RunDirectory:
+        """Return where this store itself has a run, or would have it."""
+        return RunDirectory(self.root / "runs" / run_id)
 
     def own_directories(self) -> list[RunDirectory]:
         return [RunDirectory(path) for path in list_directory(self.root / "runs") if path.is_dir()]
@@ -242,15 +241,16 @@ class Store:
         return [its[0][1] for its in found.values()], complaints
 
     def records_by_run(self) -> tuple[dict[str, list[tuple[str, Record]]], list[str]]:
-        """Return the records of each run with the names of `places`, and complaints; of other people's, ended runs."""
+        """Return the records of each run with the names of `places`, that of its `directory` first, and complaints."""
         found: dict[str, list[tuple[str, Record]]] = defaultdict(list)
         complaints = []
         for name, place in self.places.items():
             for directory in place.own_directories():
                 try:
-                    if (record := directory.read_record()) and not (name and record.status == "partial"):
-                        History.read(directory.history_file).check(record)
-                        found[record.run].append((name, record))
+                    run, record = directory.path.name, _checked_record(directory)
+                    is_own_damaged = run not in found and self.own_directory(run).record_file.exists()
+                    if record and not (name and (record.status == "partial" or is_own_damaged)):
+                        found[run].append((name, record))
                 except RunError as error:
                     complaints.append(str(error))
         return dict(sorted(found.items())), complaints
@@ -264,3 +264,17 @@ class Store:
         if record.iteration < upto:
             return math.inf if record.status == "diverged" else None
         return History.read(self.directory(record.run).history_file).window_mean(measure, after, upto)
+
+
+def _checked_record(directory: RunDirectory) -> Record | None:
+    """Return the record of a run, if there is one; a RunError if it, or the history, is damaged."""
+    if record := directory.read_record():
+        History.read(directory.history_file).check(record)
+    return record
+
+
+def _has_ended(directory: RunDirectory) -> bool:
+    with suppress(RunError):
+        record = _checked_record(directory)
+        return record is not None and record.status != "partial"
+    return False

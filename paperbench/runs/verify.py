@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
 from hashlib import sha256
@@ -47,11 +47,13 @@ class VerifiedRun:
         run: Its id, by the name of its directory.
         status: The status in the record, or why the record could not be read.
         problems: Signs of edited, truncated or mixed-up files.
+        by: Who handed it in, in contributed/; empty for runs of the results directory itself.
         remarks: What is not a problem.
         rests_on_record: Whether the run has ended, but neither the trained net nor its last checkpoint is left.
     """
 
     run: str
+    by: str
     status: str
     problems: list[str]
     remarks: list[str]
@@ -82,11 +84,11 @@ class Verification:
     reruns: list[RerunRecord] = field(default_factory=list)
 
 
-def about_reruns(kept: Sequence[RerunRecord], records: Sequence[Record]) -> Iterator[str]:
+def about_reruns(kept: Sequence[RerunRecord], records: Iterable[Record]) -> Iterator[str]:
     """Yield remarks about reruns that were kept: those that do not support the records at hand."""
-    of_record = {record.run: record.files.history_sha256 for record in records}
+    histories = {record.files.history_sha256 for record in records}
     for one in kept:
-        if one.history_sha256 != of_record.get(one.run):
+        if one.history_sha256 not in histories:
             yield f"{one.file_name} is of another training: no record here has its history."
         elif not one.holds:
             yield f"{one.file_name} says that its run does not hold."
@@ -103,12 +105,15 @@ def verify(store: Store, datasets: Sequence[Dataset] = (), pause: float = 0.5) -
         pause: Seconds to wait before a run whose files have changed meanwhile is checked again.
     """
     by_fingerprint = {dataset.fingerprint: dataset for dataset in datasets}
-    directories = [directory for place in store.places.values() for directory in place.own_directories()]
-    found = ((directory, _verify_at_rest(directory, by_fingerprint, pause)) for directory in directories)
+    found = [
+        (directory, _verify_at_rest(directory, by, by_fingerprint, pause))
+        for by, place in store.places.items()
+        for directory in place.own_directories()
+    ]
     return [run for directory, run in found if directory.path.exists()]  # it may have been moved away meanwhile
 
 
-def _verify_at_rest(directory: RunDirectory, datasets: Mapping[str, Dataset], pause: float) -> VerifiedRun:
+def _verify_at_rest(directory: RunDirectory, by: str, datasets: Mapping[str, Dataset], pause: float) -> VerifiedRun:
     for _ in range(_ATTEMPTS):
         before = _state_of_files(directory)
         try:
@@ -123,7 +128,7 @@ def _verify_at_rest(directory: RunDirectory, datasets: Mapping[str, Dataset], pa
         what = "is being written: its files changed during every check"
         problems, remarks = [], [*remarks, Finding(directory.path, what, "Verify it again later.")]
     wrong, also = ([one_line(str(one)) for one in its] for its in (problems, remarks))
-    return VerifiedRun(one_line(directory.path.name), status, wrong, also, rests_on_record)
+    return VerifiedRun(one_line(directory.path.name), by, status, wrong, also, rests_on_record)
 
 
 def _state_of_files(directory: RunDirectory) -> list[tuple[str | int, ...]]:

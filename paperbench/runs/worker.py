@@ -353,7 +353,7 @@ class Worker:
                 f"choose `--engine {REFERENCE}`, which keeps activations of {max(images)} images, not {sum(images)}"
             )
         next_time = "No checkpoint exists yet: the same command restarts the run."
-        if self._store.directory(run.id).checkpoints.newest_first():
+        if self._store.own_directory(run.id).checkpoints.newest_first():
             next_time = "The last checkpoint is kept, and the same command resumes from it."
         return f"{next_time} First, {', or '.join(advice)}."
 

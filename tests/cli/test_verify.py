@@ -74,6 +74,8 @@ def test_verify_says_which_results_nothing_supports(run: Run, trained: Path, qui
     equal = "test error and test loss equal the recorded ones, bit for bit."
     assert f"tested: {record.run}, its saved net on cpu: {equal}\n" in out, "that of the checkpoint"
     directory.checkpoints.newest_first()[0].path.unlink()
+    code, out, _ = run("verify", trained, "--rerun", 1, "--save", "--device", "cpu")
+    assert (code, "not tested: " in out) == (1, True)
     code, out, _ = run("verify", trained)
     assert code == 0
     assert (
@@ -82,6 +84,7 @@ def test_verify_says_which_results_nothing_supports(run: Run, trained: Path, qui
     table = ("compare", "table2", "--tables", quick_specs, "--profile", "smoke", "--results", trained, "--long")
     _, report, _ = run(*table)
     assert "1 run kept neither weights nor a last checkpoint: only the records say" in " ".join(report.split())
+    assert "1 confirmed by a rerun" in " ".join(report.split())
 
 
 def test_weights_of_another_net_are_a_problem(run: Run, trained: Path) -> None:

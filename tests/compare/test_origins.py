@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,11 +17,13 @@ from scipy import stats
 
 from paperbench.api import load_table
 from paperbench.compare.origins import agreements
+from paperbench.runs.external import write_external
 from paperbench.runs.store import Store
 from paperbench.specs.table import Table
-from tests.compare.judging import record
+from tests.compare.judging import external, record
 from tests.compare.test_against import elsewhere
 from tests.golden import assert_golden
+from tests.helpers import edit
 from tests.report.stores import make_store
 
 ERROR = st.floats(4, 30)
@@ -63,6 +68,23 @@ def test_of_several_records_of_a_run_the_first_counts(tmp_path: Path, table2: Ta
     owners = Counter(one.path.parts[-3] for one in Store(tmp_path).directories())
     assert owners == {tmp_path.name: 2, "bob": 2, "ada": 1}
     assert Store(tmp_path).directory(runs[2].run or "").path.parts[-3] == "bob"
+
+
+def test_copied_files_of_other_people_change_no_verdict(tmp_path: Path, table2: Table) -> None:
+    """Nor does their run take the place of one's own that is damaged, or their name break lines or JSON."""
+    own = make_store(tmp_path, [record(table2, PREACT, 6.2, seed=0), record(table2, PREACT, 6.4, seed=1)])
+    write_external(tmp_path, external(table2, "original/resnet110", 6.6))
+    names = ["ada", os.fsdecode(b"b\n\xff")]
+    for name in names:
+        for part in ("runs", "external"):
+            shutil.copytree(tmp_path / part, tmp_path / "contributed" / name / part)
+    (tmp_path / "contributed" / "self").symlink_to("..")
+    edit(own.directories()[1].record_file, '"seed": 1', '"seed": 2')
+    judged = load_table("table2").compare(tmp_path)
+    assert [(run.seed, run.error) for run in judged.cell(PREACT).nets[0].groups[0].runs] == [(0, 6.2)]
+    assert len(judged.cell("original/resnet110").nets[0].groups[0].runs) == 1
+    by = [one["by"] for one in json.loads(judged.render("json"))["origins"]["trained"]]
+    assert by == ["", "ada", "b\\n\\udcff"]
 
 
 def test_repeat_on_the_same_machine_is_no_further_run(tmp_path: Path, table2: Table) -> None:

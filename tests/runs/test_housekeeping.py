@@ -100,7 +100,7 @@ def test_verify_says_after_a_deletion_what_it_said_before(
     [
         ("finished", "as trained", {"checkpoints", "damaged"}),
         ("finished", "net deleted", {"damaged"}),
-        ("finished", "net edited", set()),
+        ("finished", "net edited", {"damaged"}),
         ("finished", "history cut short", {"damaged"}),
         ("finished", "record damaged", set()),
         ("paused", "as trained", {"damaged"}),
