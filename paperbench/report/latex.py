@@ -69,10 +69,9 @@ def cite(report: Report) -> str:
     of_us = {"author": "{The paperbench authors}", "title": "{paperbench}", "version": __version__}
     entries = {f"@software{{paperbench-{table.id}": of_us | {"note": escape(quoted)}}
     if paper:
-        authors, _, work = paper.partition(". ")  # as in our tables
-        title, _, where = work.partition(". ")
+        *authors, title, where = paper.rsplit(". ", 2) if paper.count(". ") > 1 else (paper, "")
         eprint = {"eprint": table.source.arxiv, "archiveprefix": "arXiv"} if table.source.arxiv else {}
-        of_paper = {"author": escape(authors).replace(", ", " and "), "title": f"{{{escape(title)}}}"}
+        of_paper = {"author": escape("".join(authors)).replace(", ", " and "), "title": f"{{{escape(title)}}}"}
         entries[f"@misc{{of-{table.id}"] = of_paper | {"note": escape(where)} | eprint
     texts = [",\n".join([key, *(f"  {name} = {{{text}}}" for name, text in of.items())]) for key, of in entries.items()]
     return "\n".join(f"{text}\n}}\n" for text in texts)

@@ -28,7 +28,7 @@ RECORD = a_photo_record().to_json()
 ANALYSIS = with_everything(made()).to_json()
 RETEST = Retest("its saved net", Evaluation(224, 256), 40, False, False, {"top-1 error": 1}, 0.001)
 RERUN = RerunRecord(
-    1, "rerun", "ab-s0", "cd", True, "cpu", CODE, ENVIRONMENT, Rerun(9, True, True, 0.0), None, (RETEST,), ()
+    1, "rerun", "ab-s0", "cd", True, "cpu", CODE, ENVIRONMENT, Rerun(9, True, True, 0.0), None, None, (RETEST,), ()
 )
 LINE = HistoryLine(40, 1.5, 0.1, 2.25, 80.0, None, 75.5, 3.25)
 HISTORY = history_bytes([LINE, replace(LINE, iteration=80)])
