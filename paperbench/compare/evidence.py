@@ -194,7 +194,7 @@ class Evidence:
 
     Args:
         planned: Planned runs per net.
-        records: Records of any experiments; only those of this table are used.
+        records: Records of any experiments, one for each run; only those of this table are used.
         externals: External results; used only in the paper's profile.
         other_tables: Loads the other tables; called only if runs of this table's nets fit none of its cells.
 
@@ -221,7 +221,7 @@ class Evidence:
         self._variances: dict[tuple[Conditions, str, str, int], dict[str, tuple[float, int]]] = {}
         self._data: dict[str, DataFacts] = {}  # pixels verified for one run are verified for all
         self._ours: dict[str, list[Record]] = defaultdict(list)
-        for record in self._without_duplicates(records):
+        for record in records:
             if record.data.canonical or record.data.fingerprint not in self._data:
                 self._data[record.data.fingerprint] = record.data
             if record.spec.profile != profile_name:
@@ -311,21 +311,6 @@ class Evidence:
         """Return a key that is equal for equal trainings in this profile, or None if the cell is not in it."""
         experiment = self._experiments.get((cell.id, setting.label))
         return experiment.key + cell.dataset_in(self.profile) if experiment else None
-
-    def _without_duplicates(self, records: Iterable[Record]) -> Iterator[Record]:
-        """Yield each run once. Skip runs with differing records, because any of them may be wrong."""
-        by_run: dict[str, list[Record]] = defaultdict(list)
-        for record in records:
-            if record not in by_run[record.run]:
-                by_run[record.run].append(record)
-        for run, found in by_run.items():
-            if len(found) == 1:
-                yield found[0]
-            else:
-                self.left_out.append(
-                    f"run {run} (seed {found[0].seed} of {found[0].net}) was found {len(found)} times with different "
-                    "contents. Delete the wrong ones."
-                )
 
     def _tell_facts_apart(self, records: Sequence[Record]) -> None:
         """Name the facts of the runs of a training, and report those that differ, each once."""

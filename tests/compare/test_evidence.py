@@ -27,7 +27,6 @@ from tests.compare.judging import (
     in_cell,
     record,
     records,
-    result,
 )
 from tests.golden import assert_golden
 from tests.helpers import a_session
@@ -184,12 +183,6 @@ def test_external_result_has_one_setting_and_crop() -> None:
 # Left out
 
 
-def test_record_found_twice_counts_once_and_not_at_all_if_its_contents_differ() -> None:
-    runs = records(TABLE2, PREACT, [6.4, 6.5, 6.6])
-    assert shown(*runs, *runs) == ([6.4, 6.5, 6.6], [])
-    assert shown(*runs, replace(runs[1], result=result(7.0))) == ([6.4, 6.6], [])
-
-
 TO_256 = {"batch_size": 256}
 GATING, OLD_NAME = "exclusive_gating_7/resnet110", "resnet110_exclusive_gating(gate_bias=-8)"
 WARM_UP, WITHOUT_WARM_UP = "cifar10_resnet164/preact", "cifar10_resnet164_no_warm_up/preact"
@@ -214,9 +207,6 @@ def old(**how: Any) -> list[Record]:
 
 LEFT_OUT: list[tuple[str, int, Table, list[Record], dict[str, Any]]] = [
     ("in order", 0, TABLE2, [RUN], {"other_tables": no_tables}),
-    ("twice", 0, TABLE2, [RUN, RUN], {}),
-    ("with two contents", 1, TABLE2, [RUN, replace(RUN, result=result(7.0))], {}),
-    ("with three", 1, TABLE2, [RUN, replace(RUN, result=result(7.0)), RUN, replace(RUN, test_every=41)], {}),
     ("of two versions of numerics", 1, TABLE2, [mixed(numerics=2)], {}),
     ("of two versions of torch", 1, TABLE2, [mixed(torch="3.0.0")], {}),
     ("of two versions, of another table", 0, TABLE1, [mixed(numerics=2)], {}),
