@@ -24,6 +24,7 @@ from paperbench.runs.verify import verify
 from paperbench.training.trainer import Trainer
 from tests.compare.judging import COPY, a_table, record
 from tests.helpers import a_session, write_record
+from tests.report.stores import make_store
 from tests.runs.running import Log, train
 
 CELL = "preact/resnet110"
@@ -208,9 +209,7 @@ def test_rows_on_request_are_wanted_if_they_are_named_or_have_runs(store: Store)
 
 
 def test_of_other_people_only_ended_runs_count(store: Store) -> None:
-    theirs = Store(store.root / "contributed" / "ada")
-    for seed, error in enumerate((6.4, None)):
-        write_record(theirs, of_table2(seed, error))
+    theirs = make_store(store.root / "contributed" / "ada", map(of_table2, (0, 1), (6.4, None)))
     theirs.directory(of_table2(2).run).write_failure(RunError("It failed."), of_table2(2).spec)
     assert [run.state for run in status(store).cells[CELL]] == ["done", *["waiting"] * 4]
 

@@ -74,7 +74,7 @@ def problems(store: Store, *datasets: Any) -> list[str]:
 
 
 def test_finished_run_verifies(store: Store, directory: RunDirectory) -> None:
-    assert verify(store) == [VerifiedRun(directory.path.name, "finished", [], [])]
+    assert verify(store) == [VerifiedRun(directory.path.name, "", "finished", [], [])]
 
 
 @pytest.mark.parametrize("changes", [{"drops": Drops((10,), 0.1)}, MORE], ids=["drop after a line", "smooth"])
