@@ -60,14 +60,16 @@ def render(report: Report, store: Store, form: Literal["table", "markdown"], lon
     if long:
         parts += map(style.paragraph, (*report.short_notes, *report.method_notes))
         choices = style.titled("Our choices where the paper is silent", report.choices)
-        origins = [style.table(report.origin_grid), style.items((text, ()) for text in report.origin_notes)]
+        origins = []
+        if report.origins.trained:
+            origins = [style.table(report.origin_grid), style.items((text, ()) for text in report.origin_notes)]
         for heading, blocks in (
             ("Cells", _cells(report, style)),
             ("External results", [style.items((text, ()) for text in report.external_results())]),
             ("Claims", _claims(report, style)),
             ("Deviations from the paper", [*style.titled("Paper -> our runs", report.deviations), *choices]),
             ("Runs", _runs(report, style, store)),
-            ("Origins", origins if report.origins.trained else []),
+            ("Origins", origins),
         ):
             filled = list(filter(None, blocks))
             parts += [f"{style.mark('### ')}{heading}", *filled] if filled else []
