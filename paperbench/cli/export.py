@@ -48,7 +48,7 @@ def execute(args: argparse.Namespace) -> int:
 
 def _net(args: argparse.Namespace) -> dict[str, bytes]:
     """Return the contents of the files of an export, by name."""
-    from paperbench.api import load_table
+    from paperbench.api import PublishedTable
     from paperbench.report.card import card, is_card, report_on
     from paperbench.runs.export import exported_files
     from paperbench.runs.named import find_finished_run
@@ -61,11 +61,11 @@ def _net(args: argparse.Namespace) -> dict[str, bytes]:
         raise PaperbenchError(f"{args.out} holds other files than those of an export. Name another folder (`--out`).")
     run, record = find_finished_run(args.runs[0], Store(args.results), f" {_NAME}")
     files = exported_files(run, record, args.data, tell)
-    own = run.path.parent.parent.absolute()
+    root, own = find_spec_root(args.tables), run.path.parent.parent.absolute()
     results = args.results if own.is_relative_to(args.results.absolute() / "contributed") else own
     reports = [
-        load_table(table.id, args.tables).compare(results, profile=profile).report
-        for table in read_tables(find_spec_root(args.tables))
+        PublishedTable(table, root).compare(results, profile=profile).report
+        for table in read_tables(root)
         for profile in table.profiles_among({record.spec.profile})
     ]
     siblings = [one for one in Store(results).records()[0] if one.spec == record.spec and one.seed != record.seed]

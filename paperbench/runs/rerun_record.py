@@ -146,7 +146,8 @@ class RerunRecord(HashedJson):
 def write_rerun(root: Path, rerun: RerunRecord) -> Path:
     """Write a rerun, without paths, into a results directory, and return its file; an equal one has the same file."""
     of_root = re.compile(rf"(?<![\w./-]){re.escape(str(root))}/")
-    rerun = replace(rerun, failures=tuple(without_paths(of_root.sub("", text)) for text in rerun.failures))
+    not_tested, *failures = (without_paths(of_root.sub("", text)) for text in (rerun.not_tested or "", *rerun.failures))
+    rerun = replace(rerun, not_tested=not_tested or None, failures=tuple(failures))
     path = root / rerun.file_name
     refuse_links(path.parent)
     Writer().write(path, rerun.to_json().encode())

@@ -45,9 +45,9 @@ class VerifiedRun:
 
     Attributes:
         run: Its id, by the name of its directory.
+        by: Who handed it in, in contributed/; empty for runs of the results directory itself.
         status: The status in the record, or why the record could not be read.
         problems: Signs of edited, truncated or mixed-up files.
-        by: Who handed it in, in contributed/; empty for runs of the results directory itself.
         remarks: What is not a problem.
         rests_on_record: Whether the run has ended, but neither the trained net nor its last checkpoint is left.
     """

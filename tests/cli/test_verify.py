@@ -12,7 +12,7 @@ import torch
 from paperbench.analysis.record import write_analysis
 from paperbench.errors import count
 from paperbench.runs.record import Divergence, Files, Record, Result
-from paperbench.runs.rerun_record import read_reruns
+from paperbench.runs.rerun_record import read_reruns, write_rerun
 from paperbench.runs.resume import Checkpoint
 from paperbench.runs.store import RunDirectory, Store
 from paperbench.runs.weights import recorded_metadata
@@ -269,6 +269,9 @@ def test_kept_rerun_is_read_back_until_it_is_edited(run: Run, trained: Path) -> 
     (kept,), complaints = read_reruns(trained)
     assert (kept.history_sha256, kept.holds, complaints) == (record.files.history_sha256, True, [])
     assert json.loads(run("verify", trained, "--format", "json")[1])["kept"] == found["reruns"]
+    with_path = write_rerun(trained, replace(kept, not_tested=f"{trained}/runs/x and /srv/ada/y cannot be read"))
+    assert not [place for place in (str(trained), "ada") if place in with_path.read_text()]
+    with_path.unlink()
     Store(trained).directory(record.run).record_file.unlink()
     assert f"remark: reruns/{path.name} is of another training" in run("verify", trained)[1]
     edit(path, '"holds": true', '"holds": false')

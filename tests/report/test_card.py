@@ -34,7 +34,7 @@ def test_card_of_a_run_of_the_paper(tmp_path: Path, table2: Table) -> None:
 
 def test_names_from_strangers_stay_text(tmp_path: Path, table2: Table) -> None:
     (record,) = records(table2, "preact/resnet110", MATCHING[:1])
-    data = DataFacts('x: [1]"| <b>', "of /home/somebody/photos [a](b)", False, record.spec.data)
+    data = DataFacts('x: [1]"| <b>', "of /srv/somebody/photos [a](b)", False, record.spec.data)
     _, head, text = card_of(replace(record, data=data), [], tmp_path).split("---", 2)
     assert yaml.safe_load(head)["model-index"][0]["results"][0]["dataset"]["name"] == data.name
     assert "not the data of a paper" in text
